@@ -17,9 +17,10 @@ import pytest
 from stratalog.base.errors import LogStoreError
 from stratalog.remote.metadata.head import fold, head_judge, head_state
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, newest_seq_of
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -35,6 +36,7 @@ from tests.support.simulation.metadata_actors import Manners
 from tests.support.simulation.metadata_world import MetadataWorld, Seat
 
 TRUE_BASE_OF = head_judge.base_of
+TRUE_REPLACEMENT = HeadState.replacement
 Break = Callable[[pytest.MonkeyPatch], None]
 Cast = dict[str, Callable[[Seat], None]]
 _SEEDS = 400
@@ -182,6 +184,16 @@ def without_brought_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(head_state, "_is_held_by", is_held_by)
 
 
+def with_earlier_rows(patch: pytest.MonkeyPatch) -> None:
+    """The files that stay of a list count as dropped by the commit of the checkpoint before."""
+
+    def replacement(state: HeadState, root_name: str) -> Replacement | None:
+        found = TRUE_REPLACEMENT(state, root_name)
+        return None if found is None else found._replace(seq=int(found.base[:20] or 1))
+
+    patch.setattr(HeadState, "replacement", replacement)
+
+
 def taking_pins_of_deleted_states(patch: pytest.MonkeyPatch) -> None:
     """A pin of an earlier commit is taken though files that were dropped after it may be deleted."""
 
@@ -283,6 +295,18 @@ def with_travellers(manners: Manners) -> Cast:
     }
 
 
+def with_sweeper(manners: Manners) -> Cast:
+    return with_travellers(manners) | {"sweeper": partial(actors.sweeper, sweeps=20)}
+
+
+def with_newest_lists_first(manners: Manners) -> Cast:
+    return {
+        "owner": partial(actors.owner, uploads=10),
+        "folder": partial(actors.folder, jobs=30),
+        "collector": partial(actors.collector, manners=manners, jobs=60, is_newest_first=True),
+    }
+
+
 class Broken(NamedTuple):
     """A rule that is gone, who acts without it, and what the simulation has to say about it."""
 
@@ -344,13 +368,22 @@ BROKEN: dict[str, Broken] = {
         nothing, with_travellers(Manners(says_what_it_deletes=False)), "lost", first_seed=10
     ),
     "deletion by the head before it is said": Broken(
-        nothing, with_travellers(Manners(spares_what_pins_came_to_hold=False)), "lost", first_seed=10
+        nothing, with_travellers(Manners(spares_what_pins_came_to_hold=False)), "lost", first_seed=125
     ),
     "a pin of what may be deleted": Broken(
         taking_pins_of_deleted_states, with_travellers(Manners()), "lost", first_seed=82
     ),
     "a root is deleted before its list": Broken(
-        nothing, with_travellers(Manners(spares_roots_with_lists=False)), "before its list"
+        nothing,
+        with_newest_lists_first(Manners(spares_roots_with_lists=False)),
+        "before its list",
+        first_seed=14,
+    ),
+    "a list is forgotten with what must stay": Broken(
+        nothing, with_sweeper(Manners(keeps_what_stays_of_lists=False)), "lost", first_seed=52
+    ),
+    "what stays of a list counts as dropped before its fold": Broken(
+        with_earlier_rows, with_travellers(Manners()), "lost"
     ),
     "forget before deletion": Broken(
         nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost", first_seed=42

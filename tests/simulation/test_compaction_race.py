@@ -87,7 +87,7 @@ class Race:
             ),
         )
         for _ in range(RUN_COUNT):
-            self.reports[name] += compactor.run_once()
+            self.reports[name] += compactor.run()
 
     def _readable(self) -> dict[TopicIdPartition, list[Record]]:
         return {tip: self.history.tiered.records(tip) for tip in self.history.oracles}

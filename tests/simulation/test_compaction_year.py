@@ -65,7 +65,7 @@ def test_amplification_is_bounded(
     require_bounds(found, slice_bytes=slice_mib * MIB, uploads_of_plan=uploads_of_plan)
 
 
-@pytest.mark.parametrize(("key_gib", "days"), [(4, 30), (8, 30), (28, 24)])
+@pytest.mark.parametrize(("key_gib", "days"), [(4, 30), (8, 30), (28, 24), (100, 16)])
 def test_amplification_of_a_partition_larger_than_a_job_is_bounded(key_gib: int, days: int) -> None:
     """Jobs have 1 GiB. A partition beyond it was once written again whole for each upload: at 4 and 8 GiB,
     each byte 15 and 30 times."""

@@ -19,7 +19,7 @@ from stratalog.record.record import Record
 from stratalog.server.rpc.admin.tier_status import tier_status_message
 from stratalog.testing.store_faults import Fault
 from stratalog.v1 import tier_pb2
-from tests.support.logs.sampling import IS_WHOLE
+from tests.support.logs.sampling import IS_WHOLE, whole_only
 from tests.support.tier_model.bounded_disk import BoundedDisk
 from tests.support.tier_model.engine_process import EngineProcess
 from tests.support.tier_model.still_clock import StillClock
@@ -143,6 +143,7 @@ def test_an_hour(policy: str, loop: asyncio.AbstractEventLoop, caplog: pytest.Lo
     load.process.abandon()
 
 
+@whole_only
 def test_a_disk_that_another_topic_fills_loses_nothing_that_the_store_takes(
     loop: asyncio.AbstractEventLoop,
 ) -> None:

@@ -78,6 +78,8 @@ def serve(seat: Seat, ledger: Ledger) -> None:
         ids = ProducerIds(catalog, OwnedShards())
         for _ in range(seat.random.choice((1, 3, 1100))):
             try:
+                if seat.random.random() < 0.1:
+                    ids.refill()
                 ledger.give(ids, begin)
             except StoreUnavailableError:
                 continue

@@ -68,7 +68,7 @@ class BothTiers:
         if self._has_versions:
             # A due tombstone whose key is dirty goes with the next clean, which comes at once.
             self.local.clean(is_next_due=True)
-        self.tiered.compactor().run_once()
+        self.tiered.compactor().run()
         local = [one for one in read_local(self.local.log) if one.offset in self.written.records]
         assert local == self.tiered.records(self.tip)
 

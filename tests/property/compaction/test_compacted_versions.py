@@ -99,7 +99,7 @@ class VersionedHistory:
     def compact(self) -> None:
         """Once, and compare."""
         before = self.tiered.records(self.tip)
-        reports = self._compactor().run_once()
+        reports = self._compactor().run()
         assert all(report.refused is None and report.refused_partitions == () for report in reports)
         self._require(before, self.tiered.records(self.tip))
 

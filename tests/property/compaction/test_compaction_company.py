@@ -48,7 +48,7 @@ class Race:
         compactor = history.compactor(store)
         self._is_on = True
         for _ in range(3):
-            self.reports += compactor.run_once()
+            self.reports += compactor.run()
             self.require()
             history.clock.advance(self.chance.choice((0, 1_000, 5_000)))
         self._is_on = False
@@ -72,7 +72,7 @@ class Race:
         self.require()
         match self.chance.choice(("compact", "compact", "upload", "trim")):
             case "compact":
-                self.reports += self.rival.run_once()
+                self.reports += self.rival.run()
             case "upload":
                 self.history.upload()
             case _:

@@ -124,7 +124,7 @@ class World:
         """Run the compactor over the damaged object `name`. Partitions are left alone and named, or done."""
         before = self.slices()
         others = {other: self.data(other) for other in self.names}
-        compactor.run_once()
+        compactor.run()
         reasons = compactor.excluded()
         needed = damage.slices if damage.is_read else ()
         blamed = {self.tip_of(live) for live in needed}
@@ -149,7 +149,7 @@ class World:
         """Put the whole object back: the next compaction after a while takes what was left alone."""
         self.put(name, data)
         self.clock.advance(BACKOFF_MS)
-        compactor.run_once()
+        compactor.run()
         assert not compactor.excluded()
         for tip in self.tips:
             assert self.tiered.records(tip) == self.expected[tip]
@@ -200,7 +200,7 @@ def test_an_object_that_is_cut_off_changes_nothing(codec: Codec, with_key_stream
         compactor = world.tiered.compactor()
         before = world.slices()
         world.put(name, whole[:position])
-        reports = compactor.run_once()
+        reports = compactor.run()
         assert any(report.refused is not None and name in report.refused for report in reports), damage
         assert world.slices() == before
         world.require_mended(compactor, name, whole)
@@ -221,7 +221,7 @@ def test_a_byte_that_changes_on_its_way_costs_a_job_and_no_record(number: int) -
 
     compactor = world.tiered.compactor(FaultyObjectStore(world.store, Random(number), plan))
     is_open = True
-    compactor.run_once()
+    compactor.run()
     is_open = False
     damaged = streams[number].key.rpartition("/")[2]
     reasons = compactor.excluded()
@@ -231,6 +231,6 @@ def test_a_byte_that_changes_on_its_way_costs_a_job_and_no_record(number: int) -
         left = {record.offset for record in world.expected[tip]}
         assert {record.offset for record in world.tiered.records(tip)} >= left
     world.clock.advance(BACKOFF_MS)
-    compactor.run_once()
+    compactor.run()
     for tip in world.tips:
         assert world.tiered.records(tip) == world.expected[tip]

@@ -62,7 +62,7 @@ def compact_with(seed: int, plan: FaultPlan = no_faults) -> list[Operation]:
     opened_count = store.trace.operation_count
     before = readable(history)
     with suppress(StoreError, ActorStopped):
-        compactor.run_once()
+        compactor.run()
     # What a process leaves when it dies is swept by the next one; one that ended has swept for itself.
     history.filesystem.remove_tree("/tiered/compaction")
     history.filesystem.make_directories("/tiered/compaction")
@@ -115,7 +115,7 @@ def test_streams_that_break_are_read_on(seed: int) -> None:
     compactor = history.compactor(FaultyObjectStore(history.store, Random(seed), plan))
     is_open = True
     before = readable(history)
-    reports = compactor.run_once()
+    reports = compactor.run()
     history.require(before)
     assert reports
     assert all(report.refused is None for report in reports)
@@ -152,7 +152,7 @@ def test_requests_that_fail_on_other_threads_leave_nothing_behind(thread_count: 
             before = readable(history)
             faults.are_on = True
             with suppress(StoreUnavailableError):  # The metadata log may read a directory, too.
-                endings.update(report.refused is None for report in compactor.run_once())
+                endings.update(report.refused is None for report in compactor.run())
             assert inner.open_count == 0, f"seed {seed}"
             assert list(history.store.list_uploads("")) == [], f"seed {seed}"
         history.require(before)
@@ -178,7 +178,7 @@ def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault, part_bytes: in
 
     store = FaultyObjectStore(history.store, Random(0), plan)
     before = readable(history)
-    reports = history.compactor(store, output_part_bytes=part_bytes).run_once()
+    reports = history.compactor(store, output_part_bytes=part_bytes).run()
     history.require(before)
     assert [report.refused for report in reports] == [None] * len(reports)
     assert sum(report.outputs for report in reports) == len({key for key, _ in sent}) > 0
@@ -202,7 +202,7 @@ def test_a_job_that_fails_leaves_no_parts(condition: str) -> None:
 
     store = FaultyObjectStore(history.store, Random(0), plan)
     before = readable(history)
-    reports = history.compactor(store, output_part_bytes=300).run_once()
+    reports = history.compactor(store, output_part_bytes=300).run()
     assert any(report.refused is not None for report in reports)
     assert any(entry.fault is Fault.FAILS for entry in store.trace.entries)
     history.require(before)
@@ -220,7 +220,7 @@ def test_the_parts_of_a_compactor_that_died_are_swept(fault: Fault) -> None:
     store = FaultyObjectStore(history.store, Random(0), plan)
     before = readable(history)
     with pytest.raises(ActorStopped):
-        history.compactor(store, output_part_bytes=300).run_once()
+        history.compactor(store, output_part_bytes=300).run()
     history.require(before)
     [upload] = history.store.list_uploads("")
     history.clock.advance(DAY_MS)
@@ -241,12 +241,12 @@ def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:
         nonlocal is_done
         if operation.verb == "PUT" and operation.key.endswith("/head") and not is_done:
             is_done = True
-            assert all(report.refused is None for report in rival.run_once())
+            assert all(report.refused is None for report in rival.run())
 
     store = FaultyObjectStore(history.store, Random(0), actor="late", before=act_before_the_commit)
     compactor = history.compactor(store)
     before = readable(history)
-    reports = compactor.run_once()
+    reports = compactor.run()
     assert is_done
     assert any(report.refused is not None for report in reports)
     history.require(before)

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compaction_settings import MAX_INPUTS_OF_A_REPLACE, CompactionSettings
 from stratalog.compaction.job_history import JobHistory
 from stratalog.compaction.plan import job_assembly
 from stratalog.compaction.plan.compaction_job import (
@@ -35,7 +35,7 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 from stratalog.testing.manual_clock import ManualClock
-from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
+from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic, uploads
 from tests.support.tiered.shard_states import row_of
 
 LAG_MS = 500
@@ -119,7 +119,13 @@ def random_settings(random: Random) -> CompactionSettings:
 
 def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSettings) -> None:
     job.check()
-    assert len(job.inputs) <= settings.max_inputs_per_job
+    if len(job.inputs) > settings.max_inputs_per_job:
+        # A partition whose full pass needs more has them.
+        assert len(job.inputs) <= MAX_INPUTS_OF_A_REPLACE
+        longest = max(job.runs, key=lambda run: len(run.slices))
+        assert longest.covers
+        assert longest.mode is RunMode.COMPACT
+        assert len(longest.slices) > settings.max_inputs_per_job
     for run in job.runs:
         partition = state.partition(run.topic_id_partition)
         slices = tuple(partition.slices)
@@ -197,7 +203,7 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             )
             if not is_gap
         ]
-        read = settings.max_inputs_per_job
+        read = MAX_INPUTS_OF_A_REPLACE
         for number, eligible in enumerate(sections):
             # Behind a gap each part that may become one slice is compacted by itself.
             is_one = policy.span == UNBOUNDED and bytes_of(eligible) <= settings.max_job_bytes
@@ -278,28 +284,6 @@ def test_jobs_without_room_become_smaller_until_each_is_the_least(seed: int) -> 
     raise AssertionError([(job.reason, len(job.inputs), len(job.runs)) for job in refused])
 
 
-def uploads(
-    policy: TopicPolicy, sizes: list[int], *, tombstone_count: int = 0, max_timestamp: int = 0
-) -> Shard:
-    shard = Shard()
-    tip = TopicIdPartition(policy.topic_id, 0)
-    partition = PartitionRow()
-    for number, size_bytes in enumerate(sizes):
-        name = shard.new_object(size_bytes)
-        made = entry_of(
-            policy,
-            0,
-            number * 10,
-            number * 10 + 10,
-            size_bytes,
-            tombstone_count=tombstone_count,
-            max_timestamp=max_timestamp,
-        )
-        partition = partition.with_slice(LiveSlice(name, number * 10, number * 10 + 10, made))
-    shard.partitions[tip] = partition
-    return shard
-
-
 def test_a_clean_object_is_left_alone_until_a_horizon_has_passed() -> None:
     policy = topic(1, is_compacted=True)
     topics = {policy.topic_id: policy}
@@ -334,7 +318,7 @@ def test_a_job_beyond_its_bytes_compacts_as_much_as_it_writes_again() -> None:
 
 def test_a_large_partition_behind_what_a_job_may_read_comes_to_rest() -> None:
     """Its first slices fill jobs. They were once joined and divided again for ever."""
-    policy = topic(1, is_compacted=True, min_dirty_ratio=0)
+    policy = topic(1, is_compacted=True)
     tip = TopicIdPartition(policy.topic_id, 0)
     shard = uploads(policy, [1_000] * 4 + [300] * 6)
     shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=40)
@@ -347,10 +331,20 @@ def test_a_large_partition_behind_what_a_job_may_read_comes_to_rest() -> None:
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
     assert [live.entry.data_bytes for live in slices_of(shard.partitions[tip])][:4] == [1_000] * 4
     assert len(slices_of(shard.partitions[tip])) < 4 + 6
-    # Slices that fit a job together become fewer, and then it reads on.
-    shard = uploads(policy, [300] * 4 + [1_000])
+    # Where it pays, a longer job takes all, and its outputs have the bytes of a job, too.
+    eager = dataclasses.replace(policy, min_dirty_ratio=0)
+    shard = uploads(eager, [1_000] * 4 + [300] * 6, max_slice_bytes=1_000)
     shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=40)
-    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    (job,) = plan(shard.state(), {eager.topic_id: eager}, NOW_MS, settings).jobs
+    assert len(job.inputs) == 10
+    shard.commit(job)
+    assert shard.partitions[tip].compacted_upto == 100
+    assert len(slices_of(shard.partitions[tip])) > 4
+    assert not plan(shard.state(), {eager.topic_id: eager}, NOW_MS, settings).jobs
+    # Slices that fit a job together become fewer, and then it reads on.
+    shard = uploads(eager, [300] * 4 + [1_000])
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=40)
+    (job,) = plan(shard.state(), {eager.topic_id: eager}, NOW_MS, settings).jobs
     assert job.runs[0].covers
 
 
@@ -512,6 +506,10 @@ def test_a_partition_of_more_parts_than_a_job_may_read_keeps_to_its_bound() -> N
     shard.commit(job)
     assert [live.entry.data_bytes for live in slices_of(shard.partitions[tip])][6:] == [1_000] * 10
     assert shard.partitions[tip].compacted_upto == 60
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    shard.commit(job)
+    assert [live.entry.data_bytes for live in slices_of(shard.partitions[tip])] == [1_000] * 16
+    assert shard.partitions[tip].compacted_upto == 160, "a longer job covers all"
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs, "no job gains nothing"
 
 
@@ -523,7 +521,7 @@ def test_behind_what_a_job_may_read_small_slices_become_fewer_within_the_bound()
     for _ in range(9):
         for job in plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs:
             shard.commit(job)
-    assert shard.partitions[tip].compacted_upto == 30
+    assert shard.partitions[tip].compacted_upto == 90
     assert len(slices_of(shard.partitions[tip])) < 3 + 6
     assert all(live.entry.data_bytes <= 1_000 for live in slices_of(shard.partitions[tip]))
 
@@ -653,6 +651,24 @@ def test_a_small_partition_in_large_objects_is_compacted_without_the_others() ->
     assert len(jobs[0].inputs) == 8
     shard.commit(jobs[0])
     assert shard.partitions[tip].compacted_upto == 8
+
+
+def test_a_job_counts_the_bytes_of_a_partition_once() -> None:
+    """Small partitions in two groups of large objects fit one job."""
+    big = topic(1, is_compacted=False)
+    small = topic(2, is_compacted=True)
+    shard = shared_objects(big, 8, 1, size_bytes=90_000)
+    larger = slices_of(shard.partitions[TopicIdPartition(big.topic_id, 0)])
+    for number in range(4):
+        row = PartitionRow()
+        for place, live in enumerate(larger[:4] if number < 2 else larger[4:]):
+            entry = entry_of(small, number, place, place + 1, 100, position=80_000 + 100 * number)
+            row = row.with_slice(LiveSlice(live.object_name, place, place + 1, entry))
+        shard.partitions[TopicIdPartition(small.topic_id, number)] = row
+    settings = CompactionSettings(spool_directory="/spool", max_job_bytes=1_600, target_object_bytes=1)
+    topics = {one.topic_id: one for one in (big, small)}
+    (job,) = plan(shard.state(), topics, NOW_MS, settings).jobs
+    assert [run.topic_id_partition.partition for run in job.runs] == [0, 1, 2, 3]
 
 
 def test_a_job_that_has_failed_comes_last_and_becomes_smaller() -> None:

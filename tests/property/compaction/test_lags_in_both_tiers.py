@@ -84,7 +84,7 @@ class BothTiers:
             self.cleaned_upto = result.end_offset
         compactor = self.tiered.compactor(change=self._merging)
         while compactor.plan().jobs:
-            assert all(report.refused is None for report in compactor.run_once())
+            assert all(report.refused is None for report in compactor.run())
 
     def _merging(self, before: CompactionSettings) -> CompactionSettings:
         return dataclasses.replace(before, merge_fanout=self._merge_fanout)

@@ -9,12 +9,15 @@ from fractions import Fraction
 from random import Random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.compaction.plan import partition_outlook
 from stratalog.compaction.plan.partition_outlook import (
     OutlookTerms,
     PartitionOutlook,
+    Section,
     judge_partition,
     reaches_of,
 )
@@ -164,6 +167,7 @@ def test_an_outlook_is_that_of_its_slices() -> None:
             now_ms=NOW_MS,
             may_drop_tombstones=random.random() < 0.8,
             max_inputs=64,
+            most_inputs=64,
             max_job_bytes=max_job_bytes,
             max_partition_bytes=max_job_bytes * random.choice((1, 20)),
             min_dirty_ratio=random.choice((None, 0.0)),
@@ -184,7 +188,55 @@ def test_an_outlook_is_that_of_its_slices() -> None:
                 except AssertionError as error:
                     error.add_note(f"seed {seed}, {tip}")
                     raise
-    assert set(met) == {"forced", "unforced", "none", "blocked", "clipped", "partly dirty"}, met
+    assert set(met) == {"fresh", "forced", "unforced", "none", "blocked", "clipped", "partly dirty"}, met
+
+
+def test_a_partition_with_nothing_compacted_is_judged_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its sums as slice by slice; also where a gap, or anything else, lets only the latter judge it."""
+    met = Counter[str]()
+    for seed in range(120):
+        random = Random(seed)
+        topics = {
+            topic_id: dataclasses.replace(
+                policy,
+                is_compacted=True,
+                min_compaction_lag_ms=0,
+                max_compaction_lag_ms=2**63 - 1,
+                span=SliceSpan(),
+            )
+            for topic_id, policy in random_topics(random).items()
+        }
+        terms = OutlookTerms(
+            now_ms=NOW_MS,
+            may_drop_tombstones=True,
+            max_inputs=random.choice((2, 64)),
+            most_inputs=64,
+            max_job_bytes=1 << 30,
+            max_partition_bytes=random.choice((1_000, 1 << 30)),
+            min_dirty_ratio=None,
+        )
+        for tip, made in random_shard(random, topics).partitions.items():
+            slices = slices_of(made)
+            if slices:
+                row = made._replace(compacted_upto=0) if random.random() < 0.7 else made
+                uploads_ms = [NOW_MS if live.gap is None else None for live in slices]
+                asked = tip, topics[tip.topic_id], row, SliceBriefs.of(slices), uploads_ms, terms
+                found = judge_partition(*asked)
+                with monkeypatch.context() as patching:
+                    patching.setattr(partition_outlook, "_fresh_section", no_section)
+                    assert judge_partition(*asked) == found, f"seed {seed}, {tip}"
+                is_whole = found.outlook.section == fresh_section(len(slices), row.tiered_bytes)
+                met["fresh" if is_whole else "gap" if None in uploads_ms else "other"] += 1
+    assert min(met[kind] for kind in ("fresh", "gap", "other")) > 10, met
+
+
+def no_section(*_: object) -> None:
+    """Leaves a partition to the judgement slice by slice."""
+
+
+def fresh_section(count: int, size_bytes: int) -> Section:
+    """The section of a partition that a job takes as a whole, all of it dirty."""
+    return Section(range(count), 1, size_bytes, size_bytes, size_bytes)
 
 
 def aged(random: Random, live: LiveSlice) -> LiveSlice:
@@ -217,6 +269,8 @@ def require_outlook(outlook: PartitionOutlook, rules: Rules) -> set[str]:
             live.entry.data_bytes for live in rules.slices[head.eligible.start : head.eligible.stop]
         )
         met.add("forced" if head.is_forced else "unforced")
+        if section == fresh_section(len(rules.slices), head.size_bytes):
+            met.add("fresh")
         if len(head.eligible) < stop - head.eligible.start:
             met.add("clipped")
         if 0 < head.dirty_bytes < head.size_bytes:

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import OverloadedError
+from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig, CompactorScratch
+from stratalog.compaction.job_execution import JobExecution, JobOrder
 from stratalog.compaction.plan.compaction_job import CompactionJob, RunMode
 from stratalog.compaction.scratch_budget import promised_scratch, scratch_bytes
 from stratalog.remote.objects.scratch_disk import ScratchDisk
@@ -70,7 +72,7 @@ def require_need(seed: int) -> None:
     if any(needs):
         disk = ScratchPeak(DIRECTORY)
         too_little = dataclasses.replace(settings, max_scratch_bytes=max(needs) - 1)
-        reports = compactor_of(history, disk, too_little).run_once()
+        reports = compactor_of(history, disk, too_little).run()
         refused = [report for report in reports if "scratch" in (report.refused or "") and report.inputs]
         assert any(f"needed_bytes=`{max(needs)}`" in (report.refused or "") for report in refused)
         assert all(report.get_requests == 0 for report in refused)
@@ -82,7 +84,7 @@ def require_need(seed: int) -> None:
     disk = ScratchPeak(DIRECTORY)
     needs = [scratch_bytes(job, settings) for job in jobs_of(history, settings)]
     enough = dataclasses.replace(settings, max_scratch_bytes=max(needs, default=0))
-    for report in compactor_of(history, disk, enough).run_once():
+    for report in compactor_of(history, disk, enough).run():
         assert report.failed_attempts == 0
     assert disk.peak_bytes <= max(needs, default=0)
     history.require(before)
@@ -156,12 +158,86 @@ def test_a_compactor_promises_each_job_its_scratch() -> None:
         shard = history.tiered.shard(history.store)
         return Compactor(filesystem, history.clock, SequentialIds(9), shard, settings, config)
 
-    reports = compactor().run_once()
+    reports = compactor().run()
     assert any("scratch" in (report.refused or "") for report in reports)
     assert filesystem.peak_bytes == 0, "no job began"
     disk.end(disk.promised_bytes)
-    assert any(report.refused is None for report in compactor().run_once())
+    assert any(report.refused is None for report in compactor().run())
     assert disk.promised_bytes == 0
+
+
+def test_a_shortage_that_other_work_causes_makes_no_job_smaller_and_excludes_nothing() -> None:
+    """The first run of a busy moment shrank each job for as long as its objects lived."""
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    filesystem = ScratchPeak(DIRECTORY)
+    filesystem.make_directories(DIRECTORY)
+    disk = ScratchDisk(filesystem)
+    config = CompactorConfig(scratch=CompactorScratch(lambda: DIRECTORY, disk))
+    shard = history.tiered.shard(history.store)
+    compactor = Compactor(filesystem, history.clock, SequentialIds(9), shard, settings, config)
+    planned = [job.input_names for job in compactor.plan().jobs if scratch_bytes(job, settings)]
+    assert planned
+    assert disk.promise(DIRECTORY, disk.free_bytes(DIRECTORY))
+    assert any("scratch" in (report.refused or "") for report in compactor.run())
+    assert not compactor.excluded()
+    disk.end(disk.promised_bytes)
+    assert [job.input_names for job in compactor.plan().jobs if scratch_bytes(job, settings)] == planned
+
+
+def test_the_promise_goes_by_the_settings_in_force() -> None:
+    """A refusal says to raise the memory of jobs; the next run goes by that."""
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    filesystem = ScratchPeak(DIRECTORY)
+    filesystem.make_directories(DIRECTORY)
+    disk = ScratchDisk(filesystem)
+    assert disk.promise(DIRECTORY, disk.free_bytes(DIRECTORY))
+    memory_bytes = 0
+
+    def renewed(before: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(before, job_memory_bytes=memory_bytes)
+
+    config = CompactorConfig(
+        renewed=renewed,
+        scratch=CompactorScratch(lambda: DIRECTORY, disk),
+    )
+    shard = history.tiered.shard(history.store)
+    compactor = Compactor(filesystem, history.clock, SequentialIds(9), shard, settings, config)
+    assert any("scratch" in (report.refused or "") for report in compactor.run())
+    memory_bytes = 1 << 30
+    history.clock.advance(settings.retry_backoff_ms)
+    assert any(report.refused is None for report in compactor.run())
+    assert filesystem.peak_bytes == 0
+
+
+def test_a_job_is_promised_scratch_by_the_settings_that_it_runs_by() -> None:
+    """Those of its beginning: another job may be at work for an hour before its turn comes."""
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    filesystem = ScratchPeak(DIRECTORY)
+    filesystem.make_directories(DIRECTORY)
+    disk = ScratchDisk(filesystem)
+    assert disk.promise(DIRECTORY, disk.free_bytes(DIRECTORY))
+    memory_bytes = 0
+
+    def begin(order: JobOrder, _stop: StopSignal, _on_transfer: object) -> JobExecution:
+        nonlocal memory_bytes
+        memory_bytes = 1 << 30
+        return JobExecution(filesystem, history.clock, SequentialIds(9), history.store, order)
+
+    def renewed(before: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(before, job_memory_bytes=memory_bytes)
+
+    config = CompactorConfig(
+        renewed=renewed,
+        scratch=CompactorScratch(lambda: DIRECTORY, disk),
+        execution_elsewhere=begin,
+    )
+    shard = history.tiered.shard(history.store)
+    compactor = Compactor(filesystem, history.clock, SequentialIds(8), shard, settings, config)
+    assert "scratch" in (compactor.run()[0].refused or "")
+    assert filesystem.peak_bytes == 0, "no job began"
 
 
 def test_each_kind_of_file_counts() -> None:
@@ -195,6 +271,6 @@ def test_the_need_is_not_much_more_than_the_use() -> None:
         history, disk = past(seed), ScratchPeak(DIRECTORY)
         settings = dataclasses.replace(settings_of(Random(seed)), job_memory_bytes=0)
         needed_bytes += max((scratch_bytes(job, settings) for job in jobs_of(history, settings)), default=0)
-        compactor_of(history, disk, settings).run_once()
+        compactor_of(history, disk, settings).run()
         used_bytes += disk.peak_bytes
     assert 0 < used_bytes <= needed_bytes <= 4 * used_bytes

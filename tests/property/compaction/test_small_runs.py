@@ -134,7 +134,7 @@ def test_all_of_a_small_shard_is_compacted_at_once() -> None:
         world.upload()
     ways = Ways(is_long=False)
     with mock.patch.object(small_runs, "compact_runs", ways.compact):
-        (report,) = world.tiered.compactor().run_once()
+        (report,) = world.tiered.compactor().run()
     assert report.refused is None
     assert (ways.taken_count, ways.refused_count) == (len(world.tips), 0)
     for tip in world.tips:
@@ -156,7 +156,7 @@ def test_a_flipped_byte_is_named_and_the_others_go_on(part: str) -> None:
         "index": live.entry.index.position + 20,
     }[part]
     world.flip(names[-1], position)
-    failed, done, *_ = world.tiered.compactor().run_once()
+    failed, done, *_ = world.tiered.compactor().run()
     assert failed.refused is not None
     assert {"data": "fails its checksum", "keys": "a block that fails", "index": "an index that fails"}[
         part

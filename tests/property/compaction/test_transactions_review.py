@@ -123,15 +123,15 @@ def test_deleted_records_of_a_transaction_that_come_back_without_its_marker_can_
     upload(put(b"a", 8), base_offset=0)
     upload(end(), put(b"b"), base_offset=1)
     world.tiered.advance_log_start(tip, 2)
-    assert [report.refused for report in world.tiered.compactor().run_once()] == [None]
+    assert [report.refused for report in world.tiered.compactor().run()] == [None]
     upload(end(), put(b"c"), base_offset=3)
     world.lose("shards/0000/head")
     world.rebuild()
     assert world.tiered.partition(tip).log_start_offset == 0
-    refused = world.tiered.compactor().run_once()[0].refused
+    refused = world.tiered.compactor().run()[0].refused
     assert refused is not None
     assert "marker_offset=`3`" in refused
     assert "delete its records again" in refused
     world.tiered.advance_log_start(tip, 1)
-    assert [report.refused for report in world.tiered.compactor().run_once()] == [None]
+    assert [report.refused for report in world.tiered.compactor().run()] == [None]
     assert [record.offset for record in world.tiered.records(tip)] == [2, 4]

@@ -6,6 +6,7 @@ import itertools
 from random import Random
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,19 @@ def test_a_partition_that_needs_an_object_gets_the_one_of_its_turn(waiting: list
 def test_the_oldest_of_a_full_directory_comes_first(waiting: list[WaitingPartition]) -> None:
     first = min(waiting, key=lambda one: (not one.is_pressed, one.since_ms, one.topic_id_partition))
     assert plan_object(waiting, OBJECT_BYTES)[0].topic_id_partition == first.topic_id_partition
+
+
+@pytest.mark.parametrize(("is_pressed", "share_counts"), [(True, [6, 2]), (False, [4, 4])])
+def test_a_partition_on_a_full_directory_takes_two_shares_a_turn(
+    share_counts: list[int], *, is_pressed: bool
+) -> None:
+    waiting = [
+        WaitingPartition(tip(number), 10 * OBJECT_BYTES, 0, 1, is_pressed=is_pressed and number == 0)
+        for number in range(2)
+    ]
+    shares = plan_object(waiting, OBJECT_BYTES)
+    assert [share.share_count for share in shares] == share_counts
+    assert [share.size_bytes for share in shares] == [count * SHARE_BYTES for count in share_counts]
 
 
 @given(waiting_partitions(), st.integers(0, 3_000))

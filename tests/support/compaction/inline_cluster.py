@@ -33,8 +33,8 @@ class InlineCluster:
         """Bytes that went between the machines in exchanges."""
         self.collected_bytes = 0
         """Bytes of results that came to the driver."""
-        self.lose: Callable[[Any], bool] = lambda _value: False
-        """Which values of an exchange get lost."""
+        self.copies: Callable[[Any], int] = lambda _value: 1
+        """How often each output of the tasks of an exchange arrives."""
 
     @property
     def lane_count(self) -> int:
@@ -52,13 +52,17 @@ class InlineCluster:
             for values in buckets:
                 for number, value in self._task(partial(_listed, stage.run), values):
                     self.moved_bytes += len(pickle.dumps(value))
-                    if not self.lose(value):
-                        found[number % stage.bucket_count].append(value)
+                    found[number % stage.bucket_count] += [value] * self.copies(value)
             buckets = [found[number] for number in range(stage.bucket_count)]
             for values in buckets:
                 self._random.shuffle(values)
         return self._collected(
-            [one for values in buckets for one in self._task(partial(_listed, last), values)]
+            [
+                one
+                for values in buckets
+                for result in self._task(partial(_listed, last), values)
+                for one in [result] * self.copies(result)
+            ]
         )
 
     @contextmanager

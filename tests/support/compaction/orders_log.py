@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.proof.proof_report import ProofReport
+from stratalog.objectstore.open_store import open_store
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from tests.support.compaction.carried_slices import carry
@@ -68,3 +71,15 @@ class OrdersLog:
         report = proved(means, logs.metadata, logs.catalog, topics=topics, reads_data=reads_data)
         scratch.require_given_back()
         return report
+
+
+def stored_orders(folder: Path) -> str:
+    """The URL of a store in a folder of this machine, with something to compact."""
+    orders = OrdersLog()
+    orders.upload(b"a", b"b", b"c")
+    orders.upload(b"d", b"b")
+    url = f"file://{folder}/store"
+    store = open_store(url, clock=SystemClock())
+    for info in orders.site.bucket.list(""):
+        store.put(info.key, orders.site.bucket.get(info.key).data)
+    return url

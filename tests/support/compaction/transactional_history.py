@@ -114,7 +114,7 @@ class TransactionalHistory:
 
     def compact(self) -> tuple[CompactionReport, ...]:
         """Compact once, held against the oracle."""
-        reports = self.compactor().run_once()
+        reports = self.compactor().run()
         for report in reports:
             assert report.refused is None, report
             assert report.refused_partitions == (), report

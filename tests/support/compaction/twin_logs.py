@@ -204,7 +204,7 @@ class TwinLogs:
             if self._has_versions:
                 # A due tombstone whose key is dirty goes with the next clean, which comes at once.
                 self._clean(twin.local, end_offset, end_offset)
-        return self._compactor().run_once(list(self.logs.catalog.topics()))
+        return self._compactor().run(list(self.logs.catalog.topics()))
 
     def _clean(self, log: UnifiedLog, first_dirty_offset: int, end_offset: int) -> None:
         to_clean = LogToClean(

@@ -224,8 +224,8 @@ class Actor(NamedTuple):
     deleted: tuple[int, ...] = ()
     replacement: Replacement | None = None
     """The replacement whose files a collector deletes."""
-    is_partly: bool = False
-    """Whether a collector leaves some of these."""
+    rest: tuple[int, ...] = ()
+    """Those of them that must stay, and that become dropped files."""
 
 
 class State(NamedTuple):

@@ -60,6 +60,7 @@ class Manners:
     says_what_it_deletes: bool = True
     spares_what_pins_came_to_hold: bool = True
     spares_roots_with_lists: bool = True
+    keeps_what_stays_of_lists: bool = True
 
 
 GOOD = Manners()
@@ -310,9 +311,16 @@ def folder(seat: Seat, *, jobs: int = 3) -> None:
         insist(log.fold)
 
 
-def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4, graces: float = 0.0) -> None:
+def collector(
+    seat: Seat,
+    manners: Manners = GOOD,
+    *,
+    jobs: int = 4,
+    graces: float = 0.0,
+    is_newest_first: bool = False,
+) -> None:
     """Deletes what was dropped, without a grace: the protocol must hold whatever the grace is. `graces`: how
-    often it takes the files that were dropped first only."""
+    often it takes the files that were dropped first only. `is_newest_first`: the order of its lists."""
     log = insist(lambda: seat.open_log("collector"))
     for _ in range(jobs):
         state = insist(log.refresh)
@@ -320,8 +328,8 @@ def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4, graces: flo
             dropped
             for dropped in state.dropped
             if (state.is_deletable(dropped) or not manners.deletes_only_what_is_folded)
-            and (state.holding_pin(dropped) is None or not manners.spares_what_pins_hold)
         ]
+        due = _free_files(state, due, manners)
         if not manners.forgets_only_what_is_deleted:
             insist(partial(log.forget, [dropped.name for dropped in state.dropped]))
             due = []
@@ -329,20 +337,20 @@ def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4, graces: flo
             due = due[: seat.random.randint(0, len(due))]
         if manners.says_what_it_deletes:
             said = insist(partial(log.begin_deletion, due))
-            if manners.spares_what_pins_hold and manners.spares_what_pins_came_to_hold:
-                due = [dropped for dropped in due if said.holding_pin(dropped) is None]
+            due = _free_files(said, due, manners) if manners.spares_what_pins_came_to_hold else due
         keys = [dropped.key(log.layout) for dropped in due]
         if not manners.deletes_only_what_is_dropped:
             keys += [log.layout.data_key(name) for name in sorted(state.objects)[:1]]
         if keys:
             insist(partial(seat.store.delete_many, keys))
             insist(partial(log.forget, [dropped.name for dropped in due]))
-        for replacement in insist(log.refresh).replacements:
+        for replacement in insist(log.refresh).replacements[:: -1 if is_newest_first else 1]:
             _collect_list(seat, log, replacement, manners)
 
 
 def _collect_list(seat: Seat, log: MetadataLog, replacement: Replacement, manners: Manners) -> None:
-    """Deletes what a fold replaced, but for what a pin holds and for a root that lists such files itself."""
+    """Deletes what a fold replaced, but for what a pin holds and for a root that lists such files itself:
+    these become dropped files."""
     files = insist(lambda: ReplacedFiles(seat.store, log.layout).read(replacement))
     if files is None:
         return
@@ -354,8 +362,8 @@ def _collect_list(seat: Seat, log: MetadataLog, replacement: Replacement, manner
         free = spare(said, free) if manners.spares_what_pins_came_to_hold else free
     if free:
         insist(partial(seat.store.delete_many, [file.key(log.layout) for file in free]))
-    if len(free) == len(files):
-        insist(partial(log.forget, [replacement.name]))
+    kept = [file for file in files if file not in free] if manners.keeps_what_stays_of_lists else []
+    insist(partial(log.finish_list, replacement, kept))
 
 
 def _free_files(state: ShardState, files: Sequence[DroppedObject], manners: Manners) -> list[DroppedObject]:

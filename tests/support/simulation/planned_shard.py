@@ -220,6 +220,34 @@ class Shard:
         )
 
 
+def uploads(
+    policy: TopicPolicy,
+    sizes: list[int],
+    *,
+    tombstone_count: int = 0,
+    max_timestamp: int = 0,
+    max_slice_bytes: int = 2**63 - 1,
+) -> Shard:
+    """A shard with an object of a slice of 10 offsets for each size, all of one partition."""
+    shard = Shard(max_slice_bytes=max_slice_bytes)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    partition = PartitionRow()
+    for number, size_bytes in enumerate(sizes):
+        name = shard.new_object(size_bytes)
+        made = entry_of(
+            policy,
+            0,
+            number * 10,
+            number * 10 + 10,
+            size_bytes,
+            tombstone_count=tombstone_count,
+            max_timestamp=max_timestamp,
+        )
+        partition = partition.with_slice(LiveSlice(name, number * 10, number * 10 + 10, made))
+    shard.partitions[tip] = partition
+    return shard
+
+
 def slices_of(row: PartitionRow) -> tuple[LiveSlice, ...]:
     """The slices of a row that has all of them in memory."""
     return tuple(TieredPartition(TopicIdPartition(UUID(int=0), 0), row).slices)

@@ -21,6 +21,7 @@ from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.plain_calls import PlainCalls
 from tests.support.tier_model.inline_threads import InlineExecutor, InlineScheduler
 from tests.support.tier_model.still_clock import StillClock
 from tests.support.tier_model.store_weather import StoreWeather
@@ -71,7 +72,9 @@ class EngineProcess:
             stop=StopSignal(),
         )
         self.engine = StorageEngineBuilder(seams, self._settings, "here:1").open(
-            PartitionHost(self._clock, self._loop, lambda _: executor, lambda _: executor),
+            PartitionHost(
+                self._clock, self._loop, PlainCalls(self._loop), lambda _: executor, lambda _: executor
+            ),
             lambda _path, _count: executor,
             lambda: None,
         )
@@ -129,7 +132,7 @@ class EngineProcess:
         self.answer()
         self.engine.end_long_work()
         self._close_schedulers()
-        self.engine.close(InlineExecutor())
+        self.engine.close(lambda _: InlineExecutor())
 
     def abandon(self) -> None:
         """Nothing of it runs any more."""

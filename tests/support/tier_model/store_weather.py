@@ -20,16 +20,26 @@ class StoreWeather:
         """The process dies at the request that comes after so many others."""
         self.stop: Fault | None = None
         """How it dies; None for either way."""
+        self._flipped_heads: set[str] = set()
+        """Heads whose last answer was flipped: a reader survives one, and asks again."""
 
     def __call__(self, operation: Operation) -> Fault:
         if self.stops_in is not None:
             self.stops_in -= 1
             if self.stops_in < 0:
                 return self.stop or self._random.choice(STOPS)
+        fault = self._survived(operation)
+        if operation.verb == "GET" and operation.key.endswith("/head"):
+            self._flipped_heads.discard(operation.key)
+            if fault is Fault.IS_FLIPPED:
+                self._flipped_heads.add(operation.key)
+        return fault
+
+    def _survived(self, operation: Operation) -> Fault:
         if self.probability == 0 or self._random.random() >= self.probability:
             return Fault.NONE
         faults = [one for one in FAULTS_OF_VERB[operation.verb] if one not in STOPS]
-        if operation.verb == "GET" and not operation.key.endswith("/head"):
+        if operation.verb == "GET" and operation.key not in self._flipped_heads:
             faults.append(Fault.IS_FLIPPED)
         if self.fault is not None:
             return self.fault if self.fault in faults else Fault.NONE

@@ -9,7 +9,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.record.record import Record
 from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.rpc.position import NO_OFFSET, find
+from stratalog.server.rpc.position import NO_OFFSET, at_once, find
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import decode_all
 from tests.support.tier_model.partition_ledger import PartitionLedger, require_same
@@ -68,7 +68,7 @@ class TierReadings:
         partition.log.check()
 
     def _find(self, position: log_pb2.Position) -> int:
-        return find(self._partition, position, HIGH).offset
+        return at_once(find(self._partition, position, HIGH)).offset
 
     def _require_local(self) -> None:
         """The local log alone, which is not compacted where the topic is tiered."""

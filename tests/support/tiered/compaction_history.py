@@ -114,7 +114,7 @@ class CompactionHistory:
         """Compact once, held against the oracle."""
         before = {tip: self.tiered.records(tip) for tip in self.oracles}
         names = [topic for topic in self.tiered.catalog.topics() if self.random.random() < 0.5]
-        reports = self.compactor().run_once(names or None)
+        reports = self.compactor().run(names or None)
         for report in reports:
             assert report.refused is None, report
             assert report.get_requests <= 2 * report.inputs
@@ -126,7 +126,7 @@ class CompactionHistory:
         """Compact until nothing is left to do."""
         for _ in range(100):
             before = {tip: self.tiered.records(tip) for tip in self.oracles}
-            reports = self.compactor().run_once()
+            reports = self.compactor().run()
             self.require(before)
             if not reports:
                 return

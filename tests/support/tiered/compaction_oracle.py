@@ -68,13 +68,13 @@ class PartitionOracle:
         assert len(below) == len(set(below)), "a key has two records below compacted_upto"
         self._require_reasons(before, after, now_ms)
         for record in self._history:
-            if record.is_tombstone and self._compacted_upto <= record.offset < compacted_upto:
+            if _deletes(record) and self._compacted_upto <= record.offset < compacted_upto:
                 self._settled_ms.setdefault(record.offset, now_ms)
         self._compacted_upto = compacted_upto
 
     def overdue_tombstones(self, after: Sequence[Record], now_ms: int) -> list[Record]:
         """Tombstones that a quiet shard should have removed by now."""
-        return [record for record in after if record.is_tombstone and self._may_go(record, now_ms)]
+        return [record for record in after if _deletes(record) and self._may_go(record, now_ms)]
 
     def _require_part(self, before: Sequence[Record], after: Sequence[Record]) -> None:
         offsets = [record.offset for record in after]
@@ -92,7 +92,7 @@ class PartitionOracle:
             if record.offset not in kept:
                 assert is_old_enough, f"a record went before its time: {record}"
                 is_displaced = record.key is not None and newest.get(record.key, -1) > record.offset
-                is_over = record.is_tombstone and self._may_go(record, now_ms)
+                is_over = _deletes(record) and self._may_go(record, now_ms)
                 assert is_displaced or is_over, f"a record went for nothing: {record}"
             if is_old_enough and record.key not in newest:
                 newest[record.key] = record.offset
@@ -100,6 +100,11 @@ class PartitionOracle:
     def _may_go(self, tombstone: Record, now_ms: int) -> bool:
         settled_ms = self._settled_ms.get(tombstone.offset)
         return settled_ms is not None and settled_ms + self._delete_retention_ms <= now_ms
+
+
+def _deletes(record: Record) -> bool:
+    """Whether the record is a tombstone: one without a key deletes nothing."""
+    return record.is_tombstone and record.key is not None
 
 
 def final_values(records: Iterable[Record]) -> Mapping[bytes, bytes]:

@@ -54,7 +54,7 @@ class RestoreWorld:
             case "upload":
                 self.upload()
             case "compact":
-                self.tiered.compactor().run_once(("state",))
+                self.tiered.compactor().run(("state",))
             case "advance":
                 self.advance()
             case "fold":
@@ -96,7 +96,7 @@ class RestoreWorld:
         """A compaction that dies at some operation."""
         plan = FaultsAt({self.random.randrange(16): Fault.STOPS_AFTER})
         with contextlib.suppress(ActorStopped):
-            self.tiered.compactor(FaultyObjectStore(self.bucket, random.Random(0), plan)).run_once(("state",))
+            self.tiered.compactor(FaultyObjectStore(self.bucket, random.Random(0), plan)).run(("state",))
         self.tiered.metadata.refresh()
 
     def advance(self) -> None:

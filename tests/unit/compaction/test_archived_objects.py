@@ -54,7 +54,7 @@ def test_compaction_leaves_an_archived_input_alone_and_says_so() -> None:
     archived, other = world.tips
     compactor = world.tiered.compactor()
     world.archive(world.names[archived][0])
-    reports = compactor.run_once()
+    reports = compactor.run()
     refusals = [report.refused for report in reports if report.refused]
     assert any("restore it" in refusal for refusal in refusals), refusals
     assert world.values(other) == [b"2"], "the archive holds up no other partition"
@@ -63,7 +63,7 @@ def test_compaction_leaves_an_archived_input_alone_and_says_so() -> None:
     world.store.archived.clear()
     assert world.values(archived) == [b"1", b"2"]
     world.clock.advance(RETRY_MS)
-    compactor.run_once()
+    compactor.run()
     assert world.values(archived) == [b"2"], "once it is restored, it is compacted"
     assert archived not in compactor.exclusions()
 

@@ -34,10 +34,10 @@ def test_small_key_streams_beside_a_large_one_keep_their_keys() -> None:
     assert [size > SMALL_STREAM_BYTES for size in sizes] == [False, True, False]
 
     compactor = tiered.compactor(change=lambda base: dataclasses.replace(base, merge_fanout=3))
-    (merge,) = compactor.run_once()
+    (merge,) = compactor.run()
     assert (merge.inputs, merge.records_out) == (3, 7_003), "carried, because they are too young"
     require_key_streams(tiered.store, tiered.metadata, tiered.catalog)
     clock.advance(2 * DAY_MS)
-    (report,) = compactor.run_once()
+    (report,) = compactor.run()
     assert report.records_out == 7_002
     assert [record.key for record in tiered.records(tip)] == [*keys[1], b"b", b"a"]

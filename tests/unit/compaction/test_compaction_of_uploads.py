@@ -58,7 +58,7 @@ class World(TieredSite):
             CompactedShard(self.store, identity.store_id, self.logs.metadata, self.logs.catalog),
             CompactionSettings(spool_directory="/compaction"),
         )
-        return compactor.run_once(("t",))
+        return compactor.run(("t",))
 
     def committed(self) -> dict[bytes | None, bytes | None]:
         """The last committed value of each key, from the object store."""

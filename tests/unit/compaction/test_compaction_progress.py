@@ -89,7 +89,7 @@ class World:
         # Opening the metadata reads directories.
         self.get_count = 0
         self.store.reset()
-        compactor.run_once(
+        compactor.run(
             topics, on_progress=lambda progress, reports: self.told.append((progress, tuple(reports)))
         )
 
@@ -146,7 +146,7 @@ def test_the_cost_of_a_job_is_what_it_takes(topics: Sequence[str]) -> None:
     costs = [cost_of(job, SETTINGS) for job in compactor.plan(topics).jobs]
     before_bytes = sum(live.ref.size_bytes for live in world.tiered.metadata.refresh().objects.values())
     world.store.reset()
-    reports = compactor.run_once(topics)
+    reports = compactor.run(topics)
     after_bytes = sum(live.ref.size_bytes for live in world.tiered.metadata.refresh().objects.values())
     for cost, report in zip(costs, reports, strict=True):
         assert cost.get_count == report.get_requests
@@ -159,13 +159,13 @@ def test_the_cost_of_a_job_is_what_it_takes(topics: Sequence[str]) -> None:
 def test_of_a_compacted_partition_the_output_is_foretold_by_its_first_slice() -> None:
     world = World()
     compactor = world.tiered.compactor()
-    compactor.run_once(TOPICS)
+    compactor.run(TOPICS)
     for number in range(ROUND_COUNT, ROUND_COUNT + 3):
         world.upload(number)
     (job,) = compactor.plan(TOPICS).jobs
     cost = cost_of(job, SETTINGS)
     all_bytes = sum(run.data_bytes for run in job.runs)
-    (report,) = compactor.run_once(TOPICS)
+    (report,) = compactor.run(TOPICS)
     assert report.output_bytes < cost.written_bytes < 0.9 * all_bytes
 
 

@@ -57,7 +57,7 @@ class Shard:
             SequentialIds(2),
             self.tiered.shard(self.store)._replace(store=StoppableObjectStore(self.store, stop)),
             dataclasses.replace(settings, read_chunk_bytes=100),
-        ).run_once(["state"])
+        ).run(["state"])
 
     def values(self) -> list[list[tuple[int, bytes | None]]]:
         return [[(r.offset, r.value) for r in self.tiered.records(tip)] for tip in self.tips]
@@ -125,6 +125,6 @@ def test_a_stop_ends_a_long_wait_for_a_limit() -> None:
         CompactorConfig(stop=stop),
     )
     with pytest.raises(StoppingError):
-        compactor.run_once(["state"])
+        compactor.run(["state"])
     assert clock.elapsed_ms < 2_000
     assert shard.values() == ALL

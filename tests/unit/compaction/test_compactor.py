@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -14,14 +14,17 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError, UnsupportedOperationError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction import partition_rewriter
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compactor, CompactorConfig
 from stratalog.compaction.kept_records import KeptRecords
+from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.run_end import end_of
 from stratalog.compaction.small_runs import SmallRunCalls
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -47,7 +50,6 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.cleaner.hasty_clock import HastyClock
 from tests.support.compaction.time_to_horizon import time_to_horizon_ms
-from tests.support.kernels import needs_native
 from tests.support.tiered.tiered_store import TieredStore
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -85,7 +87,7 @@ class World:
         return self.tiered.upload({tip: [self.batch(tip, pairs)]})
 
     def compact(self, topics: Sequence[str] | None = ("state",)) -> tuple[CompactionReport, ...]:
-        return self.tiered.compactor().run_once(topics)
+        return self.tiered.compactor().run(topics)
 
     def values(self, tip: TopicIdPartition | None = None) -> list[tuple[int, str, str | None]]:
         return [
@@ -184,9 +186,9 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
         tiered.shard(world.store, wrong),
         CompactionSettings(spool_directory="/tiered/compaction"),
     )
-    assert compactor.run_once(["state"]) == ()
+    assert compactor.run(["state"]) == ()
     world.upload(("b", "1"))
-    (report,) = compactor.run_once(["state"])
+    (report,) = compactor.run(["state"])
     assert report.refused is None
     assert world.values() == [(0, "a", None), (1, "b", "1")]
 
@@ -273,7 +275,7 @@ def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
 
     store = FaultyObjectStore(world.store, Random(0), before=change)
     before = world.values()
-    (report,) = world.tiered.compactor(store, defaults=lag_of_server).run_once()
+    (report,) = world.tiered.compactor(store, defaults=lag_of_server).run()
     assert report.refused == CONFIG_CHANGED
     assert world.values() == before
 
@@ -297,7 +299,7 @@ def test_a_topic_that_changed_meanwhile_is_left_out_of_a_job_of_several(how: str
 
     store = FaultyObjectStore(world.store, Random(0), before=change)
     before = world.values()
-    reports = world.tiered.compactor(store).run_once(("state", "state2"))
+    reports = world.tiered.compactor(store).run(("state", "state2"))
     [report] = [one for one in reports if one.partitions]
     assert report.refused is None
     assert report.refused_partitions == ((world.tip, CONFIGURATION_CHANGED),)
@@ -324,27 +326,40 @@ def test_a_newer_catalog_at_the_last_moment_costs_another_look_and_no_job() -> N
             world.tiered.metadata.advance_log_start(starts, epoch=None, catalog_seq=used[0])
 
     store = FaultyObjectStore(world.store, Random(0), before=use_newer)
-    (report,) = world.tiered.compactor(store).run_once(("state",))
+    (report,) = world.tiered.compactor(store).run(("state",))
     assert used
     assert report.refused is None
     assert world.values() == [(1, "a", "2")]
 
 
-@needs_native
+def before_each_end(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Call `act` before the end of each compacted slice is made, by a kernel or without kernels."""
+    small = SmallRunCalls.end_of
+
+    def end_of_small(calls: SmallRunCalls, run: PartitionRun) -> SliceEnd:
+        act()
+        return small(calls, run)
+
+    def end_of_run(*arguments: Any) -> SliceEnd:
+        act()
+        return end_of(*arguments)
+
+    monkeypatch.setattr(SmallRunCalls, "end_of", end_of_small)
+    monkeypatch.setattr(partition_rewriter, "end_of", end_of_run)
+
+
 def test_a_partition_that_cannot_be_compacted_is_moved_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     pairs = [("a", "1"), ("a", "2")]
     world.tiered.upload({tip: [world.batch(tip, pairs)] for tip in (world.tip, world.other)})
-    end_of = SmallRunCalls.end_of
 
-    def refusing(calls: SmallRunCalls, run: PartitionRun) -> SliceEnd:
+    def refuse() -> None:
         if not refusals:
             refusals.append(True)
             raise UnsupportedOperationError("too much for one slice")
-        return end_of(calls, run)
 
     refusals: list[bool] = []
-    monkeypatch.setattr(SmallRunCalls, "end_of", refusing)
+    before_each_end(monkeypatch, refuse)
     failed, *_, done, left = world.compact()
     assert failed.refused is not None
     assert done.refused is None
@@ -391,16 +406,16 @@ def test_one_damaged_slice_does_not_hold_up_the_others() -> None:
     )
     damage(world.store, world)
     compactor = world.tiered.compactor()
-    failed, done, left = compactor.run_once(["state"])
+    failed, done, left = compactor.run(["state"])
     assert "checksum" in (failed.refused or "")
     assert (done.refused, done.partitions) == (None, 1)
     assert [tip for tip, _ in left.refused_partitions] == [world.tip]
     assert len(world.values(world.other)) == 1
     # It is left alone for a while, then tried again.
-    (left,) = compactor.run_once(["state"])
+    (left,) = compactor.run(["state"])
     assert left.inputs == 0
     world.clock.advance(5 * 60_000)
-    assert any(report.inputs for report in compactor.run_once(["state"]))
+    assert any(report.inputs for report in compactor.run(["state"]))
     assert compactor.excluded()
 
 
@@ -412,7 +427,7 @@ def test_a_failure_is_listed_until_it_is_over() -> None:
     )
     damage(world.store, world)
     compactor = world.tiered.compactor()
-    compactor.run_once()
+    compactor.run()
     begin_ms = world.clock.now_ms()
     for failure_count in (1, 2, 3):
         found = compactor.exclusions()[world.tip]
@@ -420,7 +435,7 @@ def test_a_failure_is_listed_until_it_is_over() -> None:
         world.clock.advance(5 * 60_000)
         assert compactor.excluded() == {}
         assert list(compactor.exclusions()) == [world.tip]
-        compactor.run_once()
+        compactor.run()
     assert compactor.reset(world.tip)
     assert compactor.exclusions() == {}
 
@@ -433,18 +448,17 @@ def test_a_failure_is_over_once_no_plan_has_the_partition() -> None:
     )
     damage(world.store, world)
     compactor = world.tiered.compactor()
-    compactor.run_once()
+    compactor.run()
     world.tiered.advance_log_start(world.tip, 2)
-    compactor.run_once()
+    compactor.run()
     assert list(compactor.exclusions()) == [world.tip]
     world.clock.advance(5 * 60_000)
-    compactor.run_once(["state"])
+    compactor.run(["state"])
     assert list(compactor.exclusions()) == [world.tip]
-    compactor.run_once()
+    compactor.run()
     assert compactor.exclusions() == {}
 
 
-@needs_native
 def test_a_defect_is_laid_to_one_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -453,24 +467,21 @@ def test_a_defect_is_laid_to_one_partition(
     world.tiered.upload(
         {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
     )
-    end_of = SmallRunCalls.end_of
 
-    def defective(calls: SmallRunCalls, run: PartitionRun) -> SliceEnd:
+    def check() -> None:
         assert not broken.pop(0), "a defect"
-        return end_of(calls, run)
 
     broken = [True, False]
-    monkeypatch.setattr(SmallRunCalls, "end_of", defective)
+    before_each_end(monkeypatch, check)
     compactor = world.tiered.compactor()
-    failed, done, _ = compactor.run_once(["state"])
+    failed, done, _ = compactor.run(["state"])
     assert "a defect" in (failed.refused or "")
     assert done.refused is None
     assert list(compactor.excluded()) == [world.tip]
     assert len(world.values(world.other)) == 1
-    assert any(record.exc_info and "defect" in record.message for record in caplog.records)
+    assert any(record.exc_info and "defect" in record.getMessage() for record in caplog.records)
 
 
-@needs_native
 def test_an_output_that_is_not_as_planned_is_not_stored_and_its_partition_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -479,21 +490,26 @@ def test_an_output_that_is_not_as_planned_is_not_stored_and_its_partition_is_lef
     world.upload(("a", "1"), ("a", "2"))
     world.tiered.upload({tip: [world.batch(tip, [("a", "3")])] for tip in (world.tip, world.other)})
     before = world.values()
-    of_compacted = KeptRecords.of_compacted
+    of_compacted, rewrite = KeptRecords.of_compacted, PartitionRewriter.rewrite
+    broken = [1]
 
-    def forgetful(compacted: CompactedSlices) -> list[KeptRecords]:
+    def forgetful(kept: KeptRecords) -> KeptRecords:
+        return kept._replace(record_count=kept.record_count + (broken.pop() if broken else 0))
+
+    def of_compacted_forgetful(compacted: CompactedSlices) -> list[KeptRecords]:
         first, *others = of_compacted(compacted)
-        return (
-            [first._replace(record_count=first.record_count + 1), *others]
-            if broken.pop()
-            else [first, *others]
-        )
+        return [forgetful(first), *others]
 
-    broken = [0, 1]
-    monkeypatch.setattr(KeptRecords, "of_compacted", forgetful)
+    def rewrite_forgetful(*arguments: Any) -> tuple[KeptRecords, int]:
+        kept, removed_count = rewrite(*arguments)
+        assert isinstance(kept, KeptRecords)
+        return forgetful(kept), removed_count
+
+    monkeypatch.setattr(KeptRecords, "of_compacted", of_compacted_forgetful)
+    monkeypatch.setattr(PartitionRewriter, "rewrite", rewrite_forgetful)
     compactor = world.tiered.compactor()
     objects = list(world.store.list(world.tiered.layout.data_prefix))
-    failed, *_ = compactor.run_once(["state"])
+    failed, *_ = compactor.run(["state"])
     assert "not those that were to be kept" in (failed.refused or "")
     assert list(compactor.excluded()) == [world.tip]
     stored = list(world.store.list(world.tiered.layout.data_prefix))
@@ -511,7 +527,7 @@ def test_a_compactor_rests_after_a_plan_that_took_long() -> None:
 
     slow_ms: list[int] = []
     compactor = world.tiered.compactor(FaultyObjectStore(world.store, Random(0), before=answer_slowly))
-    compactor.run_once()
+    compactor.run()
     rests = [compactor.is_resting]
     slow_ms.append(10_000)
     compactor.plan()
@@ -544,19 +560,19 @@ def test_a_job_that_fails_on_the_store_lets_the_others_go_on(caplog: pytest.LogC
     bad: set[str] = set()
     compactor = world.tiered.compactor(failing_store(world, bad), one_object)
     bad |= keys
-    reports = compactor.run_once()
+    reports = compactor.run()
     assert sorted(report.refused is None for report in reports if report.inputs) == [False, True]
     assert len(world.values(world.other)) == 1
-    (line,) = [one.message for one in caplog.records if one.name.endswith("compactor")]
+    (line,) = [one.getMessage() for one in caplog.records if one.name.endswith("compactor")]
     assert "state-0" in line
     assert "does not answer" in line
     assert "the next run tries this one last" in line
-    (report,) = compactor.run_once()
+    (report,) = compactor.run()
     assert report.failed_attempts == 2
     assert "no progress twice" in caplog.records[-1].message
     bad.clear()
     world.clock.advance(compactor.settings.retry_backoff_ms)
-    while reports := compactor.run_once():
+    while reports := compactor.run():
         assert all(report.refused is None for report in reports)
     assert len(world.values()) == 1
 
@@ -574,7 +590,7 @@ def test_two_jobs_that_fail_in_a_row_end_the_run() -> None:
     compactor = world.tiered.compactor(failing_store(world, bad), small)
     bad |= keys
     assert len(compactor.plan().jobs) > 1
-    assert [report.refused is None for report in compactor.run_once()] == [False, False]
+    assert [report.refused is None for report in compactor.run()] == [False, False]
 
 
 def test_settings_hold_from_the_next_job_on_and_limit_bytes() -> None:
@@ -597,7 +613,7 @@ def test_settings_hold_from_the_next_job_on_and_limit_bytes() -> None:
     def compacted_s() -> float:
         world.upload(("a", "1"), ("b", "1"))
         began_s = world.clock.monotonic_s()
-        (report,) = compactor.run_once()
+        (report,) = compactor.run()
         assert report.refused is None
         return world.clock.monotonic_s() - began_s
 
@@ -620,7 +636,7 @@ def test_a_missing_input_is_corruption_where_the_head_is_fresh() -> None:
     name = world.upload(("a", "1"))
     compactor = world.tiered.compactor()
     world.store.delete_many([world.tiered.layout.data_key(name)])
-    failed, left = compactor.run_once()
+    failed, left = compactor.run()
     assert "restore it" in (failed.refused or "")
     assert [tip for tip, _ in left.refused_partitions] == [world.tip]
 
@@ -645,18 +661,18 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
 
     store = FaultyObjectStore(world.store, Random(0), before=fill)
     compactor = world.tiered.compactor(store, change)
-    (report,) = compactor.run_once()
+    (report,) = compactor.run()
     assert os.strerror(errno.ENOSPC) in (report.refused or "")
     assert report.get_requests > 0
     assert world.values() == before
     # It is known to be full now.
-    reports = compactor.run_once()
+    reports = compactor.run()
     assert "does not begin" in (reports[0].refused or "")
     assert sum(report.get_requests for report in reports) == 0
     assert "free at least" in compactor.excluded()[world.tip]
     disk.fill(None)
     compactor = world.tiered.compactor(change=change)
-    (report,) = compactor.run_once()
+    (report,) = compactor.run()
     assert report.refused is None
 
 
@@ -665,7 +681,7 @@ def test_jobs_that_change_nothing_are_an_alarm_and_end(monkeypatch: pytest.Monke
     world = World(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
     world.upload(("a", "1"))
     compactor = world.tiered.compactor()
-    assert [report.failed_attempts for report in compactor.run_once()] == [0]
+    assert [report.failed_attempts for report in compactor.run()] == [0]
 
     def forgetful(state: ShardState, *arguments: Any, **options: Any) -> CompactionPlan:
         rows = {tip: row._replace(compacted_upto=0) for tip, row in state.partitions.items()}
@@ -673,13 +689,13 @@ def test_jobs_that_change_nothing_are_an_alarm_and_end(monkeypatch: pytest.Monke
         return plan(state, *arguments, **options)
 
     monkeypatch.setattr("stratalog.compaction.compactor.plan", forgetful)
-    counts = [[report.failed_attempts for report in compactor.run_once() if report.inputs] for _ in range(4)]
+    counts = [[report.failed_attempts for report in compactor.run() if report.inputs] for _ in range(4)]
     assert counts == [[1], [2], [], []]
     (reason,) = compactor.excluded().values()
     assert "have changed nothing" in reason
     world.upload(("a", "2"))
     world.clock.advance(compactor.settings.retry_backoff_ms)
-    assert [report.failed_attempts for report in compactor.run_once() if report.inputs] == [0]
+    assert [report.failed_attempts for report in compactor.run() if report.inputs] == [0]
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
@@ -689,12 +705,12 @@ def test_a_commit_says_whether_records_go(policy: str, monkeypatch: pytest.Monke
     for value in "1234":
         world.upload(("a", value))
     said: list[bool] = []
-    replace = MetadataLog.replace
+    prepare_replace = MetadataLog.prepare_replace
 
     def noted(log: MetadataLog, *arguments: Any, **options: Any) -> Any:
         said.append(options["drops_records"])
-        return replace(log, *arguments, **options)
+        return prepare_replace(log, *arguments, **options)
 
-    monkeypatch.setattr(MetadataLog, "replace", noted)
-    world.tiered.compactor().run_once()
+    monkeypatch.setattr(MetadataLog, "prepare_replace", noted)
+    world.tiered.compactor().run()
     assert said == [policy == "compact"]

@@ -71,7 +71,7 @@ class World:
 
 def test_jobs_begin_ahead_and_are_committed_in_order() -> None:
     world = World()
-    reports = world.compactor(3).run_once()
+    reports = world.compactor(3).run()
     assert [report.refused for report in reports] == [None] * TOPIC_COUNT
     assert world.slice_counts() == [1] * TOPIC_COUNT
     assert world.events == [
@@ -82,7 +82,7 @@ def test_jobs_begin_ahead_and_are_committed_in_order() -> None:
 
 def test_one_at_a_time_is_the_default() -> None:
     world = World()
-    world.compactor(CompactorConfig().jobs_at_once).run_once()
+    world.compactor(CompactorConfig().jobs_at_once).run()
     assert world.events == [
         event for number in range(TOPIC_COUNT) for event in (f"begin {number}", f"wait {number}")
     ]
@@ -96,7 +96,7 @@ def test_jobs_that_are_not_waited_for_any_more_end() -> None:
         raise LogStoreError("the executors are gone; start others")
 
     world.on_execute = fail
-    reports = world.compactor(3).run_once()
+    reports = world.compactor(3).run()
     assert [report.failed_attempts for report in reports] == [1, 1]
     assert [stop.is_set for stop in world.stops] == [False, False, True, True]
     assert world.slice_counts() == [2] * TOPIC_COUNT
@@ -112,7 +112,7 @@ def test_the_time_of_a_job_counts_from_its_own_begin(number: int) -> None:
             world.clock.advance(MAX_JOB_MS + 1)
 
     world.on_execute = wait
-    reports = world.compactor(3).run_once([f"t{one}" for one in range(TOPIC_COUNT)])
+    reports = world.compactor(3).run([f"t{one}" for one in range(TOPIC_COUNT)])
     late = [index for index, report in enumerate(reports[:TOPIC_COUNT]) if report.refused is not None]
     # The one that waits for the first job began before it, and so did the two behind.
     assert late[: 3 - number] == list(range(number, 3))

@@ -86,11 +86,11 @@ def test_a_record_that_is_deleted_before_the_commit_beats_no_other(is_one_slice:
         world.tiered.advance_log_start(world.tip, 1)
         assert world.values() == [(1, b"further"), (2, b"left")]
 
-    (report,) = world.compactor(delete_the_best).run_once(["state"])
+    (report,) = world.compactor(delete_the_best).run(["state"])
     assert report.refused_partitions == ((world.tip, RECORDS_DELETED),)
     assert world.values() == [(1, b"further"), (2, b"left")], "readers have seen them alone"
     assert world.values(world.other) == [(1, b"2")], "its log start has not moved"
-    world.tiered.compactor().run_once(["state"])
+    world.tiered.compactor().run(["state"])
     assert world.tiered.partition(world.tip).compacted_upto == 3, "the next plan takes it again"
     assert world.values() == [(1, b"further"), (2, b"left")]
 
@@ -98,7 +98,7 @@ def test_a_record_that_is_deleted_before_the_commit_beats_no_other(is_one_slice:
 def test_a_job_that_is_refused_as_a_whole_says_so() -> None:
     world = World(**VERSIONS)
     world.upload((b"k", b"best", 9), (b"k", b"left", 1))
-    (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run_once(["state"])
+    (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run(["state"])
     assert report.refused == INPUTS_GONE
 
 
@@ -123,7 +123,7 @@ def test_a_partition_that_each_job_loses_is_an_alarm_until_one_does_not(
         caplog.clear()
         if has_other:
             world.upload((b"k", b"1", 1), (b"k", b"2", 2), tip=world.other)
-        (report,) = compactor.run_once(["state"])
+        (report,) = compactor.run(["state"])
         assert (report.refused is None) == (has_other or not is_moving)
         assert report.failed_attempts == 0, "to lose a race is no failure"
         return report
@@ -131,7 +131,7 @@ def test_a_partition_that_each_job_loses_is_an_alarm_until_one_does_not(
     for lost_count in (1, 2, 3, 4):
         report = run()
         assert (report.lost_races, report.makes_no_progress) == (lost_count, lost_count >= 3)
-        lines = [one.message for one in caplog.records if "no progress" in one.message]
+        lines = [one.getMessage() for one in caplog.records if "no progress" in one.getMessage()]
         assert len(lines) == report.makes_no_progress
         assert all("`state-0`" in line and f"{lost_count} times in a row" in line for line in lines)
     is_moving = False
@@ -145,7 +145,7 @@ def test_by_offset_a_deleted_record_refuses_nothing() -> None:
     """The last record of a key goes last."""
     world = World()
     world.upload((b"k", b"1", 0), (b"k", b"2", 0), (b"other", b"3", 0))
-    (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run_once(["state"])
+    (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run(["state"])
     assert (report.refused, report.refused_partitions) == (None, ())
     assert world.values() == [(1, b"2"), (2, b"3")]
 
@@ -154,13 +154,13 @@ def test_a_tombstone_stays_for_its_time_from_the_commit_on() -> None:
     """Readers see the older value until then."""
     world = World(**{"delete.retention.ms": str(HOUR_MS)})
     world.upload((b"k", b"value", 0), (b"k", None, 0))
-    world.compactor(lambda: world.clock.advance(MAX_JOB_MS)).run_once(["state"])
+    world.compactor(lambda: world.clock.advance(MAX_JOB_MS)).run(["state"])
     assert world.values() == [(1, None)]
     world.clock.advance(HOUR_MS - 1)
-    world.tiered.compactor().run_once()
+    world.tiered.compactor().run()
     assert world.values() == [(1, None)]
     world.clock.advance(1)
-    world.tiered.compactor().run_once()
+    world.tiered.compactor().run()
     assert world.values() == []
 
 
@@ -170,7 +170,7 @@ def test_the_time_of_a_tombstone_begins_with_its_own_job() -> None:
     for tip in (world.tip, world.other):
         world.upload((b"k", b"value", 0), (b"k", None, 0), tip=tip)
     compactor = world.compactor(lambda: world.clock.advance(MAX_JOB_MS), max_job_bytes=1)
-    assert [report.refused for report in compactor.run_once(["state"])] == [None, None]
+    assert [report.refused for report in compactor.run(["state"])] == [None, None]
     horizons_ms = [
         world.tiered.partition(tip).slices[0].entry.earliest_delete_horizon_ms or 0
         for tip in (world.tip, world.other)
@@ -183,7 +183,7 @@ def test_a_job_that_is_too_late_for_its_horizons_commits_nothing() -> None:
     world = World(**{"delete.retention.ms": str(HOUR_MS)})
     world.upload((b"k", b"value", 0), (b"k", None, 0))
     compactor = world.compactor(lambda: world.clock.advance(MAX_JOB_MS + 1))
-    (report, *_) = compactor.run_once(["state"])
+    (report, *_) = compactor.run(["state"])
     assert "takes too long" in (report.refused or "")
     assert world.values() == [(0, b"value"), (1, None)]
 
@@ -196,12 +196,12 @@ def test_a_job_of_a_machine_that_was_suspended_commits_nothing() -> None:
     compactor = world.compactor(
         lambda: world.clock.set_wall_ms(world.clock.now_ms() + (suspended_ms.pop() if suspended_ms else 0))
     )
-    (report, *_) = compactor.run_once(["state"])
+    (report, *_) = compactor.run(["state"])
     assert "was suspended" in (report.refused or "")
     assert world.values() == [(0, b"value"), (1, None)]
-    compactor.run_once(["state"])
+    compactor.run(["state"])
     world.clock.advance(HOUR_MS - 1)
-    world.tiered.compactor().run_once(["state"])
+    world.tiered.compactor().run(["state"])
     assert world.values() == [(1, None)], "the next run stamps it with the time of its own"
 
 
@@ -221,7 +221,7 @@ def test_partitions_whose_slices_are_deleted_during_each_job_keep_no_other_from_
         metadata = world.tiered.metadata
         metadata.advance_log_start(dict.fromkeys(tips, 1), epoch=metadata.state().epoch, catalog_seq=None)
 
-    (report,) = world.compactor(delete_what_was_read).run_once(["state"])
+    (report,) = world.compactor(delete_what_was_read).run(["state"])
     assert report.partitions == 1 + MAX_LISTED_IN_REPLACE, "a commit can name so many"
     assert {reason for _, reason in report.refused_partitions} == {MANY_CLIPPED}
     assert world.values() == [(2, b"v")]

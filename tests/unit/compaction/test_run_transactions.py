@@ -66,7 +66,7 @@ class World:
         self._parts, self._base_offset = [], self.written.next_offset
 
     def compact(self) -> Sequence[CompactionReport]:
-        return self.tiered.compactor().run_once()
+        return self.tiered.compactor().run()
 
     @property
     def slices(self) -> list[LiveSlice]:
@@ -190,7 +190,7 @@ def test_an_undecided_record_stays_and_displaces_none_and_no_job_is_made_for_it(
     world.upload()
     world.end(7)
     world.upload()
-    (report,) = world.tiered.compactor(change=two_inputs).run_once()
+    (report,) = world.tiered.compactor(change=two_inputs).run()
     assert report.inputs == 2
     assert world.offsets[:3] == [0, 2, 3], "the transaction is open at the end of the job"
     assert world.compacted_upto == 3
@@ -231,7 +231,7 @@ def test_a_tombstone_above_an_undecided_record_has_no_horizon() -> None:
     world.upload()
     world.end(7)
     world.upload()
-    world.tiered.compactor(change=two_inputs).run_once()
+    world.tiered.compactor(change=two_inputs).run()
     assert world.offsets == [1, 2]
     assert world.slices[0].entry.earliest_delete_horizon_ms is None
     world.clock.advance(2 * TO_HORIZON_MS)

@@ -72,7 +72,7 @@ def compacted(
 
     with monkeypatch.context() as patch:
         patch.setattr(FILE, "read_at", read_at)
-        reports = compactor.run_once()
+        reports = compactor.run()
     tiered.metadata.refresh()
     require_key_streams(store, tiered.metadata, tiered.catalog)
     after = tiered.records(tip)

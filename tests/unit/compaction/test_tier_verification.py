@@ -15,12 +15,14 @@ from stratalog.compaction import tier_verification
 from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE, TierVerification, VerificationReport
 from stratalog.objectstore.protocol import ObjectInfo
 from stratalog.record.record import Record
+from stratalog.remote.json_document import plain_bytes
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects import object_parts
 from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
 from stratalog.server.worker_pools import running_together
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Operation
+from stratalog.testing.store_faults import Fault, Operation
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.restore_world import RestoreWorld
@@ -95,6 +97,21 @@ def test_each_document_that_is_damaged_or_missing_is_named(log: str) -> None:
     assert verified(world).findings == ()
 
 
+@pytest.mark.parametrize("field", [b'"cleanup.policy":"', b'"kind":"', b'"uuid":"'])
+def test_one_bit_of_a_head_is_a_finding(field: bytes) -> None:
+    world = filled()
+    key = "catalog/head"
+    world.tiered.catalog.create("flipped", 1, {"cleanup.policy": "compact"})
+    intact = plain_bytes(world.bucket.get(key).data, key)
+    changed = bytearray(intact)
+    changed[intact.rindex(field) + len(field)] ^= 1
+    world.bucket.put(key, bytes(changed))
+    damaged = verified(world, reads_data=False)
+    assert [(one.kind, one.object_name) for one in damaged.findings] == [(FindingKind.DAMAGED, key)]
+    world.bucket.put(key, intact)
+    assert verified(world, reads_data=False).findings == ()
+
+
 def current(world: RestoreWorld, log: str, folder: str) -> list[ObjectInfo]:
     """The files of a folder that the head refers to; dropped ones are not checked."""
     one = world.tiered.metadata if log != "catalog" else world.tiered.catalog
@@ -164,6 +181,24 @@ def test_holes_overlaps_and_strangers_are_found_without_the_checks_of_the_state(
     assert list(partition_findings(state, empty, {*()})) == []
 
 
+def test_a_topic_without_records_may_be_unknown_to_the_catalog() -> None:
+    """A catalog that is rebuilt knows the topics that objects name."""
+    world = filled()
+    tip = world.tips[2]
+    world.tiered.advance_log_start(tip, world.tiered.partition(tip).tiered_end_offset)
+    state = world.tiered.metadata.state()
+    assert tip in state.partitions
+    empty = dataclasses.replace(world.tiered.catalog.state(), entries=PersistentMap())
+    strangers = {one.topic for one in partition_findings(state, empty, {tip.topic_id})}
+    assert strangers == set()
+    row = state.partitions[tip]
+    behind = dataclasses.replace(
+        state, partitions=PersistentMap([(tip, row._replace(log_start_offset=row.log_start_offset - 1))])
+    )
+    kinds = [one.kind for one in partition_findings(behind, empty, None)]
+    assert kinds == [FindingKind.HOLE, FindingKind.CATALOG], "a record that is missing stays a finding"
+
+
 @pytest.mark.parametrize("slice_count", [1, 4])
 def test_slices_are_collected_for_some_objects_at_a_time(
     slice_count: int, monkeypatch: pytest.MonkeyPatch
@@ -183,16 +218,76 @@ def test_slices_are_collected_for_some_objects_at_a_time(
     assert at_once.slice_count == at_once.total_slice_count
 
 
-def test_the_directory_of_an_object_is_read_once_for_all_of_its_slices() -> None:
+def test_a_damaged_footer_is_one_finding_and_every_slice_is_read() -> None:
+    world = filled()
+    sound = verified(world)
+    name, live = max(world.tiered.metadata.state().objects.items(), key=lambda item: item[1].live_slices)
+    assert live.live_slices > 1
+    key = world.tiered.layout.data_key(name)
+    data = world.bucket.get(key).data
+    world.bucket.put(key, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    report = verified(world)
+    [finding] = report.findings
+    assert (finding.kind, finding.topic, finding.partition) == (FindingKind.DAMAGED, "", -1)
+    assert finding.object_name == name
+    assert report.record_count == sound.record_count
+    world.bucket.put(key, world.bucket.get(world.tiered.layout.data_key(other_object(world, name))).data)
+    assert {one.object_name for one in verified(world).findings} == {name}
+
+
+def other_object(world: RestoreWorld, name: str) -> str:
+    return next(other for other in world.tiered.metadata.state().objects if other != name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_connection_that_garbles_the_first_answer_for_each_object_is_no_finding(seed: int) -> None:
+    world = filled()
+    garbled = set[str]()
+
+    def flip_first(operation: Operation) -> Fault:
+        if operation.verb != "GET" or "/data/" not in operation.key or operation.key in garbled:
+            return Fault.NONE
+        garbled.add(operation.key)
+        return Fault.IS_FLIPPED
+
+    store = FaultyObjectStore(world.bucket, Random(seed), flip_first)
+    verification = TierVerification(store, world.tiered.metadata, world.tiered.catalog)
+    assert verification.run(None, StopSignal(), lambda _: None).findings == ()
+    assert len(garbled) == len(world.tiered.metadata.state().objects)
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 1 << 20, None])
+def test_the_parts_beside_the_data_are_read_along(
+    tail_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: even the data are, because the object is small."""
+    if tail_bytes is not None:
+        monkeypatch.setattr(object_parts, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(object_parts, "TAIL_BYTES", tail_bytes)
     world = filled()
     objects = world.tiered.metadata.state().objects
     counting = CountingObjectStore(world.bucket)
     verification = TierVerification(counting, world.tiered.metadata, world.tiered.catalog)
     report = verification.run(None, StopSignal(), lambda _: None)
     data_prefix = world.tiered.layout.data_prefix
-    # Its batches and its index for each slice, and the key stream of some.
-    assert counting.total("GET", data_prefix).requests <= len(objects) + 3 * report.slice_count
-    assert counting.total("GET", data_prefix).requests >= len(objects) + 2 * report.slice_count
+    requests = counting.total("GET", data_prefix).requests
+    state = world.tiered.metadata.state()
+    with_data = sum(
+        live.gap is None and live.entry.data_bytes > 0
+        for tip in state.partitions
+        for live in state.partition(tip).slices
+    )
+    assert with_data
+    if tail_bytes is None:
+        assert requests == len(objects)
+    elif tail_bytes:
+        # The header, what lies behind the data, and the batches of each slice.
+        assert requests == 2 * len(objects) + with_data
+    else:
+        # The header, the footer and the directory; and for each slice its batches, its index, and the key
+        # stream of some.
+        assert requests <= 3 * len(objects) + with_data + 2 * report.slice_count
+        assert requests >= 3 * len(objects) + with_data + report.slice_count
 
 
 def test_objects_are_read_side_by_side_and_reports_come_one_by_one() -> None:

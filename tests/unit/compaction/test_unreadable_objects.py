@@ -98,7 +98,7 @@ def test_the_partitions_in_an_object_that_cannot_be_read_are_excluded_at_once(fa
     world.upload(world.tips, b"3")
     compactor = world.compactor()
     world.break_object(bad, fault)
-    compactor.run_once()
+    compactor.run()
     assert compactor.excluded().keys() == set(sick)
     assert world.is_compacted(healthy)
 
@@ -113,7 +113,7 @@ def test_an_object_that_is_archived_between_two_reads_is_archived_for_all_of_its
     world.get_keys.clear()
     world.spared_gets = 1
     world.break_object(bad, "archived")
-    compactor.run_once()
+    compactor.run()
     assert compactor.excluded().keys() == set(sick)
     assert world.is_compacted(healthy)
 
@@ -157,13 +157,13 @@ def test_a_partition_with_an_object_that_fails_takes_its_others_last(fault: str)
     sick, healthy = world.tips
     compactor = world.compactor()
     world.upload(world.tips, b"1", 10)
-    compactor.run_once()
+    compactor.run()
     bad = world.upload([sick], b"2", 30)
     compactor.plan()
     world.break_object(bad, fault)
     world.upload([healthy], b"3", 20)
     for _ in range(2):
-        compactor.run_once()
+        compactor.run()
         world.clock.advance(MINUTE_MS)
     assert world.is_compacted(healthy)
     assert not world.is_compacted(sick)
@@ -179,7 +179,7 @@ def test_a_job_that_fails_twice_rests_before_the_next_try() -> None:
     failed_attempts = 0
     for _ in range(12):
         world.get_keys.clear()
-        (report,) = compactor.run_once()
+        (report,) = compactor.run()
         assert report.refused is not None
         failed_attempts = report.failed_attempts
         attempts.append(int(world.tiered.layout.data_key(bad) in world.get_keys))
@@ -187,5 +187,5 @@ def test_a_job_that_fails_twice_rests_before_the_next_try() -> None:
     assert attempts == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     assert failed_attempts == 4, "it is seen while it rests, too"
     world.answers.clear()
-    (report,) = compactor.run_once(["state"])
+    (report,) = compactor.run(["state"])
     assert report.refused is None, "a topic that is named is tried at once"

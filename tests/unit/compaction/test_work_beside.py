@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -20,8 +21,11 @@ from stratalog.compaction.job_execution import REQUESTS_BESIDE
 from stratalog.compaction.output.part_sends import PartSends
 from stratalog.objectstore.counted import RequestCount
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import Buffer, ObjectUpload
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard import replace_judge
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -74,7 +78,7 @@ class Shard:
 
     def compact(self, run_beside: RunBeside) -> tuple[CompactionReport, ...]:
         self.store.reset()
-        return self.tiered.compactor(change=few_bytes, run_beside=run_beside).run_once()
+        return self.tiered.compactor(change=few_bytes, run_beside=run_beside).run()
 
     def get_requests(self) -> dict[str, RequestCount]:
         return {
@@ -124,6 +128,50 @@ def test_the_store_is_asked_for_all_inputs_before_the_work_waits_for_one() -> No
     assert report.refused is None
 
 
+def test_the_commit_is_judged_while_the_last_two_parts_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Shard()
+    (expected,) = alone.compact(run_here)
+    last_number = expected.put_requests - 2
+    last_early = last_number - 2
+    assert last_early > 0
+    is_judged = threading.Event()
+    judge = replace_judge.judge_replace
+
+    def noted(state: ShardState, plan: replace_judge.ReplacePlan) -> object:
+        judged = judge(state, plan)
+        is_judged.set()
+        return judged
+
+    shard, sent = Shard(), list[int]()
+
+    class LateUpload:
+        """Its last two parts are there once the commit was judged."""
+
+        def __init__(self, inner: ObjectUpload) -> None:
+            self._inner = inner
+            self.complete, self.abort = inner.complete, inner.abort
+
+        def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+            sent.append(number)
+            assert number <= last_early or is_judged.wait(30), "the job waits before it judges its commit"
+            assert number > last_early or not is_judged.is_set(), "the commit is judged before its proof"
+            self._inner.put_part(number, data)
+
+    open_upload = shard.store.open_upload
+
+    def open_late(key: str) -> LateUpload:
+        return LateUpload(open_upload(key))
+
+    monkeypatch.setattr(shard.store, "open_upload", open_late)
+    monkeypatch.setattr(replace_judge, "judge_replace", noted)
+    with ThreadPoolExecutor(REQUESTS_BESIDE) as threads:
+        assert shard.compact(threads.submit) == (expected,)
+    assert sent == [*range(1, last_number + 1)]
+    assert shard.objects() == alone.objects()
+
+
 def test_a_job_that_fails_beside_its_reads_leaves_no_connection_and_no_scratch() -> None:
     shard = Shard()
     key = next(iter(shard.objects()))
@@ -153,7 +201,7 @@ def test_a_job_that_is_stopped_at_a_request_leaves_nothing_behind(number: int) -
     with ThreadPoolExecutor(REQUESTS_BESIDE) as threads:
         compactor = shard.tiered.compactor(store, few_bytes, run_beside=threads.submit)
         with pytest.raises(StoppingError):
-            compactor.run_once(stop=stop)
+            compactor.run(stop=stop)
         begun_count = len(begun)
         assert shard.store.open_count == 0
         assert not list(shard.inner.list_uploads(""))
@@ -198,3 +246,31 @@ def test_one_part_is_on_its_way_and_its_error_ends_the_next() -> None:
     assert counts == [1, 1, 1]
     with pytest.raises(StoreUnavailableError):
         PartSends(run_here).begin(fail)
+
+
+def test_a_part_behind_another_waits_for_it_on_its_own_thread() -> None:
+    may_end, sent = threading.Event(), list[int]()
+
+    def send_late() -> None:
+        assert may_end.wait(30)
+        sent.append(1)
+
+    def fail_late() -> None:
+        assert may_end.wait(30)
+        raise StoreUnavailableError("no answer")
+
+    with ThreadPoolExecutor(REQUESTS_BESIDE) as threads:
+        sends = PartSends(threads.submit)
+        sends.begin(send_late)
+        behind = sends.begin_behind(lambda: sent.append(2))
+        assert sent == [], "the caller waits for neither"
+        may_end.set()
+        behind.result()
+        assert sent == [1, 2]
+        may_end.clear()
+        sends.begin(fail_late)
+        behind = sends.begin_behind(lambda: sent.append(3))
+        may_end.set()
+        with pytest.raises(StoreUnavailableError):
+            behind.result()
+        assert sent == [1, 2], "nothing follows a part that is missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
+import crc32c
 import pytest
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -113,6 +114,33 @@ def test_an_identity_that_is_none(data: bytes, error: type[Exception]) -> None:
     store.put(IDENTITY_KEY, data)
     with pytest.raises(error):
         StoreIdentity.open_or_create(store, SequentialIds(1))
+
+
+def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
+    """A changed number of shards would send partitions to shards that never had them."""
+    data = StoreIdentity(UUID_1, 3).encode()
+    refused: set[object] = set()
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            found = StoreIdentity.decode(bytes(changed))
+        except StoreCorruptError as error:
+            refused.add(error.fields["key"])
+        else:
+            assert found == StoreIdentity(UUID_1, 3), bit
+    assert refused == {IDENTITY_KEY}
+
+
+def test_an_identity_without_a_checksum_is_read() -> None:
+    """Earlier software wrote it, or an operator by hand."""
+    assert StoreIdentity.decode(document()) == StoreIdentity(UUID_1, 1)
+    text = StoreIdentity(UUID_1, 2).encode()
+    end = text.rindex(b',"crc":')
+    assert text[end:] == b',"crc":%d}' % crc32c.crc32c(text[:end])
+    assert StoreIdentity.decode(text[:end] + b"}") == StoreIdentity(UUID_1, 2)
+    with pytest.raises(StoreCorruptError):
+        StoreIdentity.decode(text.replace(b'{"format"', b'{"crc":1,"format"')[: end + 8] + b"}")
 
 
 def test_keys() -> None:

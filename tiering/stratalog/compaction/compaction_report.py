@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 
 LOST_RACES_TO_ALARM = 3
@@ -44,6 +46,9 @@ class CompactionReport:
     failed_attempts: int = 0
     """How many jobs over the same inputs have failed in a row, with this one. 0 if it was committed, or
     given up because the metadata had moved."""
+    is_planned_again: bool = False
+    """Whether a job without room, or without time, was refused, and the same run has planned smaller ones in
+    its place. They have reports of their own; what they do not reach is due in the next run, as always."""
     lost_races: int = 0
     """How many jobs in a row have lost the same partition to other commits, with this one."""
 
@@ -56,3 +61,26 @@ class CompactionReport:
     def makes_no_progress(self) -> bool:
         """Whether jobs have ended in this way so often that it is an alarm."""
         return self.failed_attempts >= FAILURES_TO_SHRINK or self.loses_each_race
+
+    @staticmethod
+    def of_resting(job: CompactionJob, attempts: int, wait_ms: int) -> CompactionReport:
+        """The report of a job that is not tried again yet."""
+        return CompactionReport(
+            inputs=len(job.inputs),
+            input_bytes=sum(live.ref.size_bytes for live in job.inputs),
+            refused=f"{attempts} jobs with one of its objects have failed in a row; it is tried again in"
+            f" {-(-wait_ms // 1000)} s, or at once if the topic is named",
+            failed_attempts=attempts,
+        )
+
+    @staticmethod
+    def of_refusals(refusals: Collection[Refusal]) -> CompactionReport:
+        """The report of partitions that no job takes."""
+        partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
+        reasons = "; ".join(sorted({reason for _, reason in partitions}))
+        left = (
+            "1 partition stays as it is"
+            if len(partitions) == 1
+            else f"{len(partitions)} partitions stay as they are"
+        )
+        return CompactionReport(refused=f"{left}: {reasons}", refused_partitions=partitions)

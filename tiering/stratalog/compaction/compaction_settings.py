@@ -22,7 +22,8 @@ class CompactionSettings:
 
     max_inputs_per_job: int = 64
     """Objects that one job reads, each over two connections. Default 64, at least 2 (one alone
-    makes no slice fewer) and at most 500. Raise it where objects are tiny and the store is far away.
+    makes no slice fewer) and at most 500. Raise it where objects are tiny and the store is far away. A
+    partition whose full slices are more is compacted all the same, in one job of up to 500.
     """
 
     max_job_bytes: int = 1 << 30

@@ -11,10 +11,11 @@ it, tombstones stay.
 
 If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
 again without it: one damaged slice must not keep a shard from being compacted. A job without room for its
-scratch, or without time, is planned anew and smaller; of the smallest one the largest partition is excluded.
+scratch, or without time, is planned anew and smaller, unless other work has the room for now; of the smallest
+one the largest partition is excluded.
 A job that fails for another reason does not end the run: the next one follows. Two in a row end it, and so
-does a full disk. `JobHistory` keeps what failed. Each failure is one line of the log. A defect of this
-software counts as one of the data.
+does a full disk. A run plans again as long as that brings its `RunGoal` closer. `JobHistory` keeps what
+failed. Each failure is one line of the log. A defect of this software counts as one of the data.
 """
 
 from __future__ import annotations
@@ -65,16 +66,18 @@ from stratalog.compaction.job_execution import (
     failed_input,
 )
 from stratalog.compaction.job_history import Exclusion, JobHistory
+from stratalog.compaction.output.commit_ahead import CommitAhead
 from stratalog.compaction.paced_object_store import PacedObjectStore
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.plan.due_partitions import CompactionBacklog, DuePartitions
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 from stratalog.compaction.plan.job_cost import JobCost, cost_of
-from stratalog.compaction.plan.job_time import JobTimer, require_time
+from stratalog.compaction.plan.job_time import REST_OF_LATE_MS, JobTimer, ran_out, require_time
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.run_goal import PlanAgain, RunGoal
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
-from stratalog.compaction.scratch_budget import promised_scratch
+from stratalog.compaction.scratch_budget import promised_scratch, waits_for_others
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -100,9 +103,10 @@ LOST_AGAIN = (
 _TOPIC_CHANGES = (CONFIGURATION_CHANGED, TOPIC_DELETED)
 """Reasons of a commit that leaves out a partition, of which another compaction is not the cause."""
 MAX_ROUNDS = 4
-"""How often `run_once` plans anew because partitions turned out to be unusable, or jobs too large."""
+"""The plans of a run that may go out of date, because partitions turned out to be unusable, or jobs too
+large."""
 REST_OF_PLAN = 19
-"""A compactor rests so many times as long as its last plan took: plans take a twentieth of the time."""
+"""A compactor rests so many times as long as its last plan took."""
 _CONFIRM_ATTEMPTS = 5
 """How often a job is judged because other actors use newer catalogs."""
 
@@ -152,6 +156,9 @@ class _BegunJob(NamedTuple):
     """A job whose execution was made, and may be at work."""
 
     execution: Execution
+    commit: CommitAhead
+    settings: CompactionSettings
+    """Those that it runs by."""
     cost: JobCost
     stop: StopSignal
     """Ends it alone."""
@@ -173,10 +180,12 @@ class _Run(NamedTuple):
     """Gets the requests and bytes of a job as they happen. Raises OverloadedError if that takes too long."""
     reports: list[CompactionReport]
     """Those of the jobs that have ended."""
+    outgrown: list[int]
+    """The places of those reports whose jobs are smaller in the next plan of the run."""
 
 
 class Compactor:
-    """Compacts a shard's objects. Thread-safe: `_lock` is held during `run_once`, so that calls follow one
+    """Compacts a shard's objects. Thread-safe: `_lock` is held during `run`, so that calls follow one
     another."""
 
     def __init__(
@@ -225,16 +234,19 @@ class Compactor:
         """The settings that are in force now."""
         return self._current()
 
-    def run_once(
+    def run(
         self,
         topics: Collection[str] | None = None,
         *,
         left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
         stop: StopSignal | None = None,
+        plan_again: PlanAgain | None = None,
         on_progress: OnProgress = lambda _progress, _reports: None,
     ) -> tuple[CompactionReport, ...]:
-        """Plan, and run every job of the plan. A report for each job, and one for partitions that no job
-        takes. `on_progress` gets the progress and the reports so far: see `ProgressMeter`.
+        """Plan, and run every job of the plan; under the conditions `plan_again` until all that was due at
+        the begin is compacted, or nothing comes closer to it. A report for each job, and one for partitions
+        that no job takes. `on_progress` gets the progress and the reports
+        so far: see `ProgressMeter`.
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
@@ -249,6 +261,7 @@ class Compactor:
                 self._settings = dataclasses.replace(self._settings, spool_directory=directory)
             else:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
+            self._history.begin_run()
             reports: list[CompactionReport] = []
             number = self._metadata.shard
             meter = ProgressMeter(self._clock, lambda progress: on_progress(progress, reports))
@@ -262,13 +275,16 @@ class Compactor:
 
             paced = PacedObjectStore(self._shard.store, number, self._budget, stop, on_transfer)
             run = _Run(
-                store=paced, stop=stop, meter=meter, timer=timer, on_transfer=on_transfer, reports=reports
+                store=paced,
+                stop=stop,
+                meter=meter,
+                timer=timer,
+                on_transfer=on_transfer,
+                reports=reports,
+                outgrown=[],
             )
             try:
-                for _ in range(MAX_ROUNDS):
-                    is_done = self._run_round(run, topics, left_alone)
-                    if is_done:
-                        break
+                self._run_plans(run, topics, left_alone, plan_again)
             except StoppingError:
                 # Someone wants no compaction now, so the next minute is too early.
                 rest_s = self._current().retry_backoff_ms / 1000
@@ -283,7 +299,7 @@ class Compactor:
         *,
         left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
     ) -> CompactionPlan:
-        """The jobs that `run_once` would run now, and the reasons where there is none. Raises as that does,
+        """The jobs that `run` would run first, and the reasons where there is none. Raises as that does,
         and changes nothing."""
         return self._plan(topics, left_alone)[0]
 
@@ -338,21 +354,60 @@ class Compactor:
         now_ms = self._clock.now_ms()
         self._backlog = self._due.look(self._metadata.state(), planned.outlooks, now_ms)
 
-    def _run_round(
+    def _run_plans(
         self,
         run: _Run,
         names: Collection[str] | None,
         left_alone: Mapping[TopicIdPartition, str],
-    ) -> bool:
-        """Plan once and run the jobs; False if a failure has left something to plan anew."""
-        planned, entries = self._plan(names, left_alone)
-        if names is None:
-            self._note_backlog(planned)
+        plan_again: PlanAgain | None,
+    ) -> None:
+        """Plan and run jobs until the goal is reached, or no further plan would help."""
+        goal: RunGoal | None = None
+        partitions: set[TopicIdPartition] = set()
+        outdated_count, run_begin_s = 0, self._clock.monotonic_s()
+        while outdated_count < MAX_ROUNDS:
+            begin_s = self._clock.monotonic_s()
+            planned, topics = self._plan(names, left_alone)
+            work_begin_s = self._clock.monotonic_s()
+            for place in run.outgrown:
+                run.reports[place] = dataclasses.replace(run.reports[place], is_planned_again=True)
+            run.outgrown.clear()
+            if names is None:
+                self._note_backlog(planned)
+            if goal is None:
+                goal = RunGoal(planned.outlooks, self._metadata.state().partitions, names)
+            ending = self._run_round(run, planned, topics, partitions, is_asked_for=names is not None)
+            if ending is _RoundEnding.STOPPED:
+                return
+            if ending is _RoundEnding.OUTDATED:
+                outdated_count += 1
+                continue
+            end_s = self._clock.monotonic_s()
+            times_s = work_begin_s - begin_s, end_s - work_begin_s, end_s - run_begin_s
+            is_met = plan_again is not None and plan_again.is_met(*times_s)
+            if not (is_met and goal.comes_closer(self._metadata.state().partitions)):
+                break
+            outdated_count = 0
+        else:
+            return
+        self._history.note_left_out(planned.refusals, partitions, is_whole=names is None)
+        if planned.refusals:
+            run.reports.append(CompactionReport.of_refusals(planned.refusals))
+
+    def _run_round(
+        self,
+        run: _Run,
+        planned: CompactionPlan,
+        topics: Mapping[UUID, TopicEntry],
+        partitions: set[TopicIdPartition],
+        *,
+        is_asked_for: bool,
+    ) -> _RoundEnding:
+        """Run the jobs of a plan. Adds the partitions of all of them."""
         run.meter.plan(planned.jobs.sizes)
         change_count = self._history.change_count
         has_failed = False
-        partitions: set[TopicIdPartition] = set()
-        jobs = self._jobs_to_run(run, planned, partitions, is_asked_for=names is not None)
+        jobs = self._jobs_to_run(run, planned, partitions, is_asked_for=is_asked_for)
         begun: deque[_BegunJob] = deque()
         try:
             while True:
@@ -360,22 +415,18 @@ class Compactor:
                     begun.append(self._begin(run, job))
                 if not begun:
                     break
-                ending = self._run_job(run, begun.popleft(), entries)
+                ending = self._run_job(run, begun.popleft(), topics)
                 # One job may fail alone; two in a row say that the store is silent.
                 if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
-                    return True
+                    return _RoundEnding.STOPPED
                 has_failed = ending is _Ending.FAILED
         except _PlanTooOldError:
-            return False
+            return _RoundEnding.OUTDATED
         finally:
             for left in begun:
                 left.stop.set()
-        if self._history.change_count > change_count:
-            return False
-        self._history.note_left_out(planned.refusals, partitions, is_whole=names is None)
-        if planned.refusals:
-            run.reports.append(_refusal_report(planned.refusals))
-        return True
+        is_outdated = self._history.change_count > change_count
+        return _RoundEnding.OUTDATED if is_outdated else _RoundEnding.DONE
 
     def _jobs_to_run(
         self, run: _Run, planned: CompactionPlan, partitions: set[TopicIdPartition], *, is_asked_for: bool
@@ -388,8 +439,13 @@ class Compactor:
             except ObjectNotFoundError:
                 raise _PlanTooOldError from None
             partitions |= job.partitions
+            if not job.partitions.isdisjoint(self._history.excluded(is_carried=False)):
+                # A job before it has failed on one of them. The next plan of the run has the others.
+                continue
+            if self._history.passes_over(job):
+                continue
             if not is_asked_for and (resting := self._history.resting(job)) is not None:
-                run.reports.append(_resting_report(job, *resting))
+                run.reports.append(CompactionReport.of_resting(job, *resting))
                 continue
             yield job
 
@@ -397,15 +453,26 @@ class Compactor:
         settings = self._current()
         job_clock, begin_s = self._job_clock(), self._clock.monotonic_s()
         stop = StopSignal(run.stop)
-        execution = self._execution(run, self._shard.order(job, settings, job_clock), stop)
-        return _BegunJob(execution, cost_of(job, settings), stop, begin_s, job_clock.now_ms)
+        commit = CommitAhead(self._metadata, self._catalog, job)
+        order = self._shard.order(job, settings, job_clock)
+        execution = self._execution(run, order, stop, commit)
+        return _BegunJob(
+            execution=execution,
+            commit=commit,
+            settings=settings,
+            cost=cost_of(job, settings),
+            stop=stop,
+            begin_s=begin_s,
+            begin_ms=job_clock.now_ms,
+        )
 
     def _run_job(self, run: _Run, begun: _BegunJob, topics: Mapping[UUID, TopicEntry]) -> _Ending:
         """Run a job to its end, and report it. Returns its meaning for the others."""
-        execution, cost = begun.execution, begun.cost
         run.timer.begin(begun.begin_s, begun.begin_ms)
-        run.meter.begin_job(len(execution.job.runs), cost)
-        report, ending = self._execute(run, execution, topics, cost)
+        run.meter.begin_job(len(begun.execution.job.runs), begun.cost)
+        report, ending = self._execute(run, begun, topics)
+        if ending is _Ending.OUTGROWN:
+            run.outgrown.append(len(run.reports))
         done = run.meter.transfer_of_job
         run.reports.append(
             dataclasses.replace(
@@ -419,26 +486,34 @@ class Compactor:
         run.meter.end_job()
         return ending
 
-    def _execution(self, run: _Run, order: JobOrder, stop: StopSignal) -> Execution:
+    def _execution(self, run: _Run, order: JobOrder, stop: StopSignal, commit: CommitAhead) -> Execution:
         if self._config.execution_elsewhere is not None:
             return self._config.execution_elsewhere(order, stop, run.on_transfer)
         self._budget.limit(order.settings.shard_bytes_per_s, order.settings.shard_requests_per_s)
-        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order, self._run_beside)
+        return JobExecution(
+            self._filesystem,
+            self._clock,
+            self._ids,
+            run.store,
+            order,
+            self._run_beside,
+            on_proved=commit.prepare,
+        )
 
     def _execute(
-        self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry], cost: JobCost
+        self, run: _Run, begun: _BegunJob, topics: Mapping[UUID, TopicEntry]
     ) -> tuple[CompactionReport, _Ending]:
         """The job's report but for requests, and its meaning for the others."""
-        job = execution.job
+        execution, job = begun.execution, begun.execution.job
         try:
-            require_time(cost, self._current())
-            with self._scratch(job):
+            require_time(begun.cost, self._current())
+            with self._scratch(job, begun.settings):
                 result = execution.execute(run.meter.add_partition)
             # The horizons of tombstones allow for no more.
             run.timer.check()
             run.timer.check_date(self._job_clock().now_ms)
             before = self._metadata.state()
-            report = self._commit(execution, topics, result)
+            report = self._commit(begun, topics, result)
             if report.refused is None:
                 self._history.committed(job)
                 has_gained = _is_less(job, report, result)
@@ -462,7 +537,11 @@ class Compactor:
             self._exclude(execution, blamed_for(execution, named), named)
             return _report(execution, refused=str(named)), _Ending.DONE
         except OverloadedError as error:
-            return self._outgrown(execution, error), _Ending.DONE
+            if waits_for_others(error):
+                # A smaller job would stay small for as long as its objects live.
+                _log_failure(execution, None, error, "the next run tries it again")
+                return _report(execution, refused=str(error)), _Ending.DONE
+            return self._outgrown(execution, error)
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job, failed_input(job, error))
             is_of_disk = isinstance(error, OSError)
@@ -476,39 +555,31 @@ class Compactor:
             self._exclude(execution, blamed, error)
             return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
 
-    def _scratch(self, job: CompactionJob) -> AbstractContextManager[None]:
-        """The scratch that the job may need. Raises OverloadedError as `promised_scratch` does."""
+    def _scratch(self, job: CompactionJob, settings: CompactionSettings) -> AbstractContextManager[None]:
+        """The scratch that the job may need by these settings. Raises OverloadedError as `promised_scratch`
+        does."""
         scratch = self._config.scratch
-        return nullcontext() if scratch is None else promised_scratch(scratch.disk, job, self._settings)
+        return nullcontext() if scratch is None else promised_scratch(scratch.disk, job, settings)
 
     def _commit(
-        self, execution: Execution, topics: Mapping[UUID, TopicEntry], result: JobResult
+        self, begun: _BegunJob, topics: Mapping[UUID, TopicEntry], result: JobResult
     ) -> CompactionReport:
         """Commit the job without the partitions whose topic has changed since it was planned. A commit that
         is refused because another actor used a newer catalog in between is judged again with that one."""
-        job = execution.job
+        execution, job = begun.execution, begun.execution.job
+        prepared = begun.commit.prepared(result.stored)
         for _ in range(_CONFIRM_ATTEMPTS):
             catalog_seq, withdrawn = self._confirm(job, topics)
             if len(withdrawn) == len(job.runs):
                 break
             try:
-                outcome = self._metadata.replace(
-                    {run.topic_id_partition: run.slices.ranges for run in job.runs},
-                    job.input_names,
-                    result.stored,
-                    covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
-                    catalog_seq=catalog_seq,
-                    drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
-                    withdrawn=withdrawn,
-                    compared_from={
-                        run.topic_id_partition: run.first_offset
-                        for run in job.runs
-                        if run.mode is RunMode.COMPACT and run.topic.hashing.has_versions
-                    },
+                outcome = self._metadata.commit_replace(
+                    prepared, catalog_seq=catalog_seq, withdrawn=withdrawn
                 )
             except PreconditionFailedError:
                 continue
-            refused = tuple((refusal.partition, refusal.reason) for refusal in outcome.refused)
+            # Each output object of a partition has a refusal of its own.
+            refused = tuple({refusal.partition: refusal.reason for refusal in outcome.refused}.items())
             if not outcome.has_committed:
                 return _report(execution, refused=INPUTS_GONE, refused_partitions=refused)
             return _report(execution, result=result, refused_partitions=refused)
@@ -550,15 +621,14 @@ class Compactor:
         with the reason."""
         catalog_seq, changed = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
         defaults = self._config.topic_defaults(self._catalog.state().server_config)
-        # The runs of a topic share its policy.
-        planned = {run.topic.topic_id: run.topic for run in job.runs}
         moved = {
-            topic_id
-            for topic_id, policy in planned.items()
-            if topic_id in changed or policy != TopicPolicy.of(topics[topic_id], defaults)
+            policy.topic_id
+            for policy in job.topics
+            if policy.topic_id in changed or policy != TopicPolicy.of(topics[policy.topic_id], defaults)
         }
+        runs = job.runs if moved else ()
         withdrawn = {
-            run.topic_id_partition: CONFIGURATION_CHANGED for run in job.runs if run.topic.topic_id in moved
+            run.topic_id_partition: CONFIGURATION_CHANGED for run in runs if run.topic.topic_id in moved
         }
         return catalog_seq, withdrawn
 
@@ -578,26 +648,33 @@ class Compactor:
             return _report(execution, refused=str(lost))
         return _report(execution, refused=INPUTS_GONE)
 
-    def _exclude(self, execution: Execution, blamed: frozenset[TopicIdPartition], error: Exception) -> None:
-        exclusion = self._history.exclude(execution.job, blamed, error)
+    def _exclude(
+        self,
+        execution: Execution,
+        blamed: frozenset[TopicIdPartition],
+        error: Exception,
+        rest_ms: int = 0,
+    ) -> None:
+        exclusion = self._history.exclude(execution.job, blamed, error, rest_ms)
         failed = next(iter(blamed)) if len(blamed) == 1 else None
         how = "moved as it is, and not compacted," if exclusion.is_carried else "left alone"
         what = f"{len(blamed)} partitions are" if failed is None else "the partition is"
-        seconds = self._current().retry_backoff_ms // 1000
+        seconds = max(self._current().retry_backoff_ms, rest_ms) // 1000
         _log_failure(execution, failed, error, f"{what} {how} for {seconds} s; the others are planned again")
 
-    def _outgrown(self, execution: Execution, error: OverloadedError) -> CompactionReport:
+    def _outgrown(self, execution: Execution, error: OverloadedError) -> tuple[CompactionReport, _Ending]:
         """There is no room for the job, or no time. It becomes smaller, or its largest partition is
         excluded."""
         job = execution.job
         if job.is_least:
             least = OverloadedError(f"no smaller job would gain anything: {error.message}", **error.fields)
             largest = max(job.runs, key=lambda run: run.data_bytes)
-            self._exclude(execution, frozenset({largest.topic_id_partition}), least)
-            return _report(execution, refused=str(least))
+            rest_ms = REST_OF_LATE_MS if ran_out(error) else 0
+            self._exclude(execution, frozenset({largest.topic_id_partition}), least, rest_ms)
+            return _report(execution, refused=str(least)), _Ending.DONE
         self._history.outgrown(job)
         _log_failure(execution, None, error, "the next job with these objects is smaller")
-        return _report(execution, refused=str(error))
+        return _report(execution, refused=str(error)), _Ending.OUTGROWN
 
     def _job_clock(self) -> JobClock:
         """The store's time by now, and whether the own clock agrees with it."""
@@ -612,11 +689,23 @@ class _PlanTooOldError(Exception):
     """Pages of the metadata that the plan refers to are gone."""
 
 
+class _RoundEnding(enum.Enum):
+    """The end of the jobs of a plan."""
+
+    DONE = enum.auto()
+    OUTDATED = enum.auto()
+    """A failure has left something to plan anew."""
+    STOPPED = enum.auto()
+    """The run ends."""
+
+
 class _Ending(enum.Enum):
     """The end of a job, by its meaning for the other jobs."""
 
     DONE = enum.auto()
     """They go on."""
+    OUTGROWN = enum.auto()
+    """They go on, and the next plan has smaller ones in its place."""
     FAILED = enum.auto()
     """They go on, unless the job before has failed, too."""
     ENDS_RUN = enum.auto()
@@ -703,25 +792,3 @@ def _is_less(job: CompactionJob, report: CompactionReport, result: JobResult) ->
         or report.outputs < report.inputs
         or report.output_bytes < report.input_bytes
     )
-
-
-def _resting_report(job: CompactionJob, attempts: int, wait_ms: int) -> CompactionReport:
-    """The report of a job that is not tried again yet."""
-    return CompactionReport(
-        inputs=len(job.inputs),
-        input_bytes=sum(live.ref.size_bytes for live in job.inputs),
-        refused=f"{attempts} jobs with one of its objects have failed in a row; it is tried again in"
-        f" {-(-wait_ms // 1000)} s, or at once if the topic is named",
-        failed_attempts=attempts,
-    )
-
-
-def _refusal_report(refusals: Collection[Refusal]) -> CompactionReport:
-    partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
-    reasons = "; ".join(sorted({reason for _, reason in partitions}))
-    left = (
-        "1 partition stays as it is"
-        if len(partitions) == 1
-        else f"{len(partitions)} partitions stay as they are"
-    )
-    return CompactionReport(refused=f"{left}: {reasons}", refused_partitions=partitions)

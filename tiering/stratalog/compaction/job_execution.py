@@ -191,9 +191,12 @@ class JobExecution:
         store: ObjectStore,
         order: JobOrder,
         run_beside: RunBeside = run_here,
+        on_proved: Callable[[Objects], object] = lambda _: None,
     ) -> None:
         """`clock`: for the pauses before broken streams are resumed, and outputs sent again. `run_beside`
-        runs the requests that the work need not wait for; with threads, `store` must be thread-safe."""
+        runs the requests that the work need not wait for; with threads, `store` must be thread-safe.
+        `on_proved` gets the outputs while the end of the last one is on its way to the store; they count only
+        once the execution has ended."""
         job, settings = order.job, order.settings
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
@@ -211,6 +214,7 @@ class JobExecution:
         self._store = store
         self._order = order
         self._run_beside = run_beside
+        self._on_proved = on_proved
         self._sends = PartSends(run_beside)
         self._waiting: dict[str, int] = {}
         """The inputs whose data were not asked for, with the position of the first data that will be
@@ -260,7 +264,7 @@ class JobExecution:
                 tombstones_removed += counts.tombstones_removed
             self.current = None
             self._close_inputs()
-            output.finish()
+            output.finish(self._on_proved)
             return JobResult(tuple(output.stored), records_in, records_out, tombstones_removed)
 
     def open_keys(self) -> Iterator[tuple[PartitionRun, SurvivorPlan]]:

@@ -8,8 +8,8 @@ like one that is over.
 An object counts the failures of the jobs that read it, in a row; of the object that the failure names, if it
 names one. After the second one it rests, before the next try. Later jobs with it come last and become
 smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm. A
-job for which there is no room becomes smaller at once. Of one that cannot become smaller a partition is
-excluded.
+job for which there is no room, or that has run out of its time, becomes smaller at once. Of one that cannot
+become smaller a partition is excluded; for longer after the latter, because each try would take as much time.
 
 A partition counts the jobs that have lost it to other commits, in a row. That is no failure, but it is an
 alarm where it never ends: records are deleted during each job, say.
@@ -42,6 +42,8 @@ class Exclusion(NamedTuple):
     """Failures in a row."""
     is_carried: bool = False
     """Whether its slices move along with others, as they are."""
+    rest_ms: int = 0
+    """How long it is left alone after each failure, if that is longer than for other failures."""
 
 
 class KeptExclusions(Protocol):
@@ -74,6 +76,7 @@ class JobHistory:
         self._end_in_time(clock.now_ms())
         self._failures: dict[str, int] = {}
         self._rest_ends_ms: dict[str, int] = {}
+        self._passed_over: set[str] = set()
         self._wasted: dict[TopicIdPartition, int] = {}
         self._lost: dict[TopicIdPartition, int] = {}
         self._rooms: dict[str, JobRoom] = {}
@@ -113,9 +116,10 @@ class JobHistory:
     def _end_in_time(self, now_ms: int) -> None:
         """Let no exclusion last longer than one that begins now: the clock may have been ahead at a failure,
         also that of an earlier process."""
-        latest_ms = now_ms + self._retry_backoff_ms()
+        rest_ms = self._retry_backoff_ms()
         with self._lock:
             for tip, one in self._failed.items():
+                latest_ms = now_ms + max(rest_ms, one.rest_ms)
                 if (one.until_ms or 0) > latest_ms:
                     since_ms = min(one.since_ms, now_ms)
                     self._failed[tip] = one._replace(since_ms=since_ms, until_ms=latest_ms)
@@ -136,13 +140,15 @@ class JobHistory:
         self._keep()
         return has_failed
 
-    def exclude(self, job: CompactionJob, failed: Set[TopicIdPartition], error: Exception) -> Exclusion:
-        """Leave the failed partitions of the job alone for a while. They are carried if their data is sound.
-        Returns the exclusion of one of them."""
+    def exclude(
+        self, job: CompactionJob, failed: Set[TopicIdPartition], error: Exception, rest_ms: int = 0
+    ) -> Exclusion:
+        """Leave the failed partitions of the job alone for a while, at least for `rest_ms`. They are carried
+        if their data is sound. Returns the exclusion of one of them."""
         runs = [run for run in job.runs if run.topic_id_partition in failed]
         before = self.excluded(is_carried=False).keys() | self.excluded(is_carried=True).keys()
         now_ms = self._clock.now_ms()
-        until_ms = now_ms + self._retry_backoff_ms()
+        until_ms = now_ms + max(self._retry_backoff_ms(), rest_ms)
         last = Exclusion(str(error), now_ms, until_ms, 1)
         with self._lock:
             for run in runs:
@@ -155,6 +161,7 @@ class JobHistory:
                     until_ms=until_ms,
                     failure_count=1 if former is None else former.failure_count + 1,
                     is_carried=is_carried,
+                    rest_ms=rest_ms,
                 )
                 self._failed[tip] = last
                 is_worse = former is not None and former.is_carried and not is_carried
@@ -165,7 +172,7 @@ class JobHistory:
     def committed(self, job: CompactionJob) -> None:
         """Forget the failures of the job's partitions and inputs."""
         with self._lock:
-            for run in job.runs:
+            for run in job.runs if self._failed else ():
                 former = self._failed.get(run.topic_id_partition)
                 if former is not None and not (former.is_carried and run.mode is RunMode.CARRY):
                     del self._failed[run.topic_id_partition]
@@ -178,7 +185,7 @@ class JobHistory:
     def gained(self, job: CompactionJob) -> int:
         """Note a job that has gained something. Returns how many jobs in a row have gained nothing: 0."""
         with self._lock:
-            for tip in job.partitions:
+            for tip in job.partitions if self._wasted else ():
                 self._wasted.pop(tip, None)
         return 0
 
@@ -194,7 +201,7 @@ class JobHistory:
         """Note that a job has lost these of its partitions, because other commits were first, and no others.
         Returns how many jobs in a row have lost each of them."""
         with self._lock:
-            for tip in job.partitions.difference(lost):
+            for tip in job.partitions.difference(lost) if self._lost else ():
                 self._lost.pop(tip, None)
             for tip in lost:
                 self._lost[tip] = self._lost.get(tip, 0) + 1
@@ -206,6 +213,7 @@ class JobHistory:
         these inputs have failed in a row."""
         names = job.input_names if input_name is None else (input_name,)
         with self._lock:
+            self._passed_over.update(names)
             for name in names:
                 self._failures[name] = self._failures.get(name, 0) + 1
                 if self._failures[name] >= FAILURES_TO_SHRINK:
@@ -213,13 +221,26 @@ class JobHistory:
             attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
             return attempts
 
+    def begin_run(self) -> None:
+        """Note that a run begins, which tries again what the last one has passed over."""
+        with self._lock:
+            self._passed_over.clear()
+
+    def passes_over(self, job: CompactionJob) -> bool:
+        """Whether a job of this run with one of its inputs has failed, or rests. It was tried once then."""
+        with self._lock:
+            return not self._passed_over.isdisjoint(job.input_names)
+
     def resting(self, job: CompactionJob) -> tuple[int, int] | None:
         """If the job should not be tried again yet: how often jobs with one of its inputs have failed in a
         row, and how many milliseconds to wait."""
         now_ms = self._clock.now_ms()
         with self._lock:
             wait_ms, name = max((self._rest_ends_ms.get(name, 0) - now_ms, name) for name in job.input_names)
-            return (self._failures[name], wait_ms) if wait_ms > 0 else None
+            if wait_ms <= 0:
+                return None
+            self._passed_over |= {one for one in job.input_names if self._rest_ends_ms.get(one, 0) > now_ms}
+            return (self._failures[name], wait_ms)
 
     def outgrown(self, job: CompactionJob) -> None:
         """Note that there is no room for the job: the next one with its inputs has half of them, and of the

@@ -102,6 +102,16 @@ def promised_scratch(disk: ScratchDisk, job: CompactionJob, settings: Compaction
         disk.end(needed_bytes)
 
 
+def waits_for_others(error: OverloadedError) -> bool:
+    """Whether a job has no room only because uploads or other jobs were promised it: it fits once they end.
+    What they have written of it by now is counted as used and as promised."""
+    needed_bytes, free_bytes, promised_bytes, most_bytes = (
+        int(str(error.fields.get(name, 0)))
+        for name in ("needed_bytes", "free_bytes", "promised_bytes", "max_scratch_bytes")
+    )
+    return promised_bytes > 0 and needed_bytes <= min(most_bytes, free_bytes + 2 * promised_bytes)
+
+
 def _refusal(
     job: CompactionJob,
     settings: CompactionSettings,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
-from stratalog.compaction.plan.run_slices import column_places
+from stratalog.compaction.plan.slice_table import column_places
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.native.batch_filter import CompactedSlices, RunColumns, RunRule
@@ -181,7 +181,7 @@ class SmallRunCalls:
         """The end of the slice that replaces the run, as `run_end.end_of`."""
         slices = run.slices
         index = PartRef._make(slices.last(_INDEX))
-        if self._inputs[slices.object_names[-1]].is_sound_plain_index(index):
+        if self._inputs[slices.last_object_name].is_sound_plain_index(index):
             return SliceEnd(run.end_offset, leader_epochs=slices.leader_epochs)
         return end_of(run, slices[-1], self._inputs, ())
 

@@ -3,11 +3,12 @@
 Several objects are verified at once. Their slices are collected for some objects at a time, by a pass over
 the pages of the metadata, so memory does not grow with the store.
 
-Of each object the directory is read first: it must have the slices as they were committed. Of each slice the
-batches are read once, forward, in chunks. The checksum of the slice and those of its batches must match, the
-records must be as many as the directory says, and their offsets must ascend inside of the slice. The index
-and the key stream are read, too. A slice that is damaged is read a second time, because a connection may have
-garbled it; damage that stays is a finding, and the verification goes on.
+Of each object the header, the footer and the directory are read first: they must be those of the committed
+object, and the directory must have the slices as they were committed. Of each slice the batches are read
+once, forward, in chunks. The checksum of the slice and those of its batches must match, the records must be
+as many as the directory says, and their offsets must ascend inside of the slice. The index and the key stream
+are read, too. A part that is damaged is read a second time, because a connection may have garbled it; damage
+that stays is a finding, and the verification goes on.
 
 An object that is missing is no finding if another commit has replaced it meanwhile. An archived object is a
 finding: it is not lost, but nothing can be read from it.
@@ -15,11 +16,11 @@ finding: it is not lost, but nothing can be read from it.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import (
@@ -48,10 +49,11 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.key_stream import verify_key_stream
-from stratalog.remote.objects.object_directory import read_directory, read_slice_index
+from stratalog.remote.objects.object_parts import ObjectParts
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.metadata_scrub import (
+    NO_PARTITION,
     FindingKind,
     VerificationFinding,
     absent_objects,
@@ -78,6 +80,8 @@ _DAMAGE = (
     UnsupportedOperationError,
 )
 
+
+T = TypeVar("T")
 
 _NO_COUNTS: Mapping[FindingKind, int] = MappingProxyType({})
 
@@ -249,11 +253,20 @@ class TierVerification:
     def _verify_object(
         self, store: ObjectStore, ref: ObjectRef, slices: Sequence[LiveSlice]
     ) -> VerificationReport:
-        entries, lost = self._directory_twice(store, ref)
+        parts = ObjectParts(store, self._metadata.layout, ref)
+        _, frame_damage = _twice(parts, parts.verify_frame)
+        directory, lost = _twice(parts, parts.directory)
+        entries = frozenset(directory or ())
         data_bytes = record_count = 0
         found: list[VerificationFinding] = []
+        if frame_damage is not None and lost is None and not isinstance(frame_damage, ObjectNotFoundError):
+            # The slices can be read, but a rebuild of the metadata could not find them.
+            found.append(_frame_finding(ref, frame_damage))
         for live in slices:
-            count, damage = (0, lost) if lost is not None else self._verify_twice(store, ref, live, entries)
+            count, damage = 0, lost
+            if lost is None:
+                counted, damage = _twice(parts, partial(_verify_slice, parts, ref, live, entries))
+                count = counted or 0
             data_bytes += live.entry.data_bytes
             record_count += count
             if damage is not None and (not isinstance(damage, ObjectNotFoundError) or self._is_live(live)):
@@ -263,58 +276,46 @@ class TierVerification:
         )
         return report.with_findings(found)
 
-    def _directory_twice(
-        self, store: ObjectStore, ref: ObjectRef
-    ) -> tuple[Collection[SliceEntry], LogStoreError | None]:
-        """The slices in the directory of an object, and its damage."""
-        damage: LogStoreError | None = None
-        for _ in range(2):
-            try:
-                return frozenset(read_directory(store, self._metadata.layout, ref)), None
-            except (ObjectNotFoundError, *_DAMAGE) as found:
-                damage = found
-        return (), damage
-
-    def _verify_twice(
-        self, store: ObjectStore, ref: ObjectRef, live: LiveSlice, entries: Collection[SliceEntry]
-    ) -> tuple[int, LogStoreError | None]:
-        """The number of records in the slice, and its damage."""
-        damage: LogStoreError | None = None
-        for _ in range(2):
-            try:
-                return self._verify_slice(store, ref, live, entries), None
-            except (ObjectNotFoundError, *_DAMAGE) as found:
-                damage = found
-        return 0, damage
-
     def _is_live(self, live: LiveSlice) -> bool:
         state = newest_state(self._metadata)
         return live.object_name in state.objects
 
-    def _verify_slice(
-        self, store: ObjectStore, ref: ObjectRef, live: LiveSlice, entries: Collection[SliceEntry]
-    ) -> int:
-        """Returns the number of records. `entries` are those of the directory. Raises the error of the
-        damage, StoreError."""
-        layout, entry = self._metadata.layout, live.entry
-        if entry not in entries:
-            raise StoreCorruptError(
-                "the directory of an object does not have the slice that was committed; restore the object",
-                name=ref.name,
-                **entry.topic_id_partition.error_fields,
-            )
-        key = layout.data_key(ref.name)
-        record_count = 0
-        if entry.data_bytes:
-            with contextlib.closing(store.open_range(key, entry.data_position, entry.data_bytes)) as stream:
-                for row in SliceReader(entry, stream.read, _CHUNK_BYTES).rows():
-                    record_count += _verify_row(row, entry)
-        read_slice_index(store, layout, ref.name, entry)
-        keys = entry.key_stream
-        if keys is not None and keys.size_bytes:
-            with contextlib.closing(store.open_range(key, keys.position, keys.size_bytes)) as stream:
-                verify_key_stream(stream.read, keys, entry.record_count)
-        return record_count
+
+def _twice(parts: ObjectParts, read: Callable[[], T]) -> tuple[T | None, LogStoreError | None]:
+    """The result of `read`, and the damage if it is still there when it is read anew."""
+    try:
+        return read(), None
+    except (ObjectNotFoundError, *_DAMAGE):
+        parts.forget()
+    try:
+        return read(), None
+    except (ObjectNotFoundError, *_DAMAGE) as damage:
+        return None, damage
+
+
+def _verify_slice(
+    parts: ObjectParts, ref: ObjectRef, live: LiveSlice, entries: Collection[SliceEntry]
+) -> int:
+    """Returns the number of records. `entries` are those of the directory. Raises the error of the damage,
+    StoreError."""
+    entry = live.entry
+    if entry not in entries:
+        raise StoreCorruptError(
+            "the directory of an object does not have the slice that was committed; restore the object",
+            name=ref.name,
+            **entry.topic_id_partition.error_fields,
+        )
+    record_count = 0
+    if entry.data_bytes:
+        with parts.opened(entry.data_position, entry.data_bytes) as read:
+            for row in SliceReader(entry, read, _CHUNK_BYTES).rows():
+                record_count += _verify_row(row, entry)
+    parts.slice_index(entry)
+    keys = entry.key_stream
+    if keys is not None and keys.size_bytes:
+        with parts.opened(keys.position, keys.size_bytes) as read:
+            verify_key_stream(read, keys, entry.record_count)
+    return record_count
 
 
 def _slices_of(
@@ -403,4 +404,15 @@ def _finding(live: LiveSlice, damage: LogStoreError) -> VerificationFinding:
         end_offset=live.end_offset,
         reason=str(damage),
         kind=FindingKind.MISSING if isinstance(damage, ObjectNotFoundError) else FindingKind.DAMAGED,
+    )
+
+
+def _frame_finding(ref: ObjectRef, damage: LogStoreError) -> VerificationFinding:
+    return VerificationFinding(
+        topic="",
+        partition=NO_PARTITION,
+        object_name=ref.name,
+        base_offset=0,
+        end_offset=0,
+        reason=str(damage),
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.plan.job_time import MAX_JOB_MS
-from stratalog.compaction.plan.run_slices import column_places
+from stratalog.compaction.plan.slice_table import column_places
 from stratalog.record.header import BatchHeader
 from stratalog.record.keep_rules import MarkerFate, marker_fate, new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter

@@ -9,6 +9,9 @@ lowest whose software may change it (fold it, or put a commit on top). A new fie
 because unknown fields are kept on a rewrite (`JsonFields.unknown`). The versions of a head are the metadata
 version that is finalized, see `metadata_version`; those of all other objects are `FORMAT_VERSION`.
 
+An object that is replaced, or that nothing refers to, has its own checksum: `crc` is its last field, the
+CRC-32C of all bytes of the uncompressed text before the comma that precedes it.
+
 `decode_document` limits how much it decompresses. `JsonFields` returns values of the promised type or raises
 StoreCorruptError, whatever the bytes are.
 """
@@ -18,10 +21,12 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar, cast
 from uuid import UUID
 
+import crc32c
 import zstandard
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -35,6 +40,8 @@ MAX_TEXT_BYTES = 1 << 30
 """A document that claims to be larger when decompressed is refused as damaged."""
 MAX_INTEGER = (1 << 63) - 1
 
+_CHECKSUM = re.compile(rb',"crc":(0|[1-9][0-9]{0,9})\}')
+"""The end of a text with a checksum."""
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL = 1
 """Columns of slices become smaller by it than by level 3, in less than half of the time."""
@@ -52,10 +59,33 @@ def encode_document(document: JsonObject) -> bytes:
 
 def encode_text(text: str) -> bytes:
     """Bytes to store for the text of a JSON object."""
-    data = text.encode()
+    return encode_plain(text.encode())
+
+
+def encode_plain(data: bytes) -> bytes:
+    """Bytes to store for the UTF-8 text of a JSON object."""
     if len(data) <= COMPRESSED_ABOVE_BYTES:
         return data
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+
+
+def with_checksum(opened: bytes) -> bytes:
+    """The UTF-8 text of a JSON object that ends with its checksum, `crc`. `opened`: the text without its
+    closing brace."""
+    return b'%b,"crc":%d}' % (opened, crc32c.crc32c(opened))
+
+
+def prove_checksum(plain: bytes) -> bool:
+    """Compare the checksum at the end of a text, before any field of it is believed; returns False if it has
+    none. Raises StoreCorruptError."""
+    end = plain.rfind(b',"crc":')
+    found = None if end < 0 else _CHECKSUM.fullmatch(plain, end)
+    if found is None:
+        return False
+    crc, expected_crc = crc32c.crc32c(memoryview(plain)[:end]), int(found[1])
+    if crc != expected_crc:
+        raise StoreCorruptError("its bytes do not have its checksum", crc=crc, expected_crc=expected_crc)
+    return True
 
 
 def decode_document(
@@ -101,8 +131,16 @@ def require_writable(write_version: int, what: str, supported_version: int = FOR
 
 def stored_text(data: bytes, what: str) -> str:
     """The text in stored bytes, which may be compressed. Raises StoreCorruptError."""
-    if data[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
-        data = _decompress(data, what)
+    return plain_text(plain_bytes(data, what), what)
+
+
+def plain_bytes(data: bytes, what: str) -> bytes:
+    """The bytes of the text in stored bytes, which may be compressed. Raises StoreCorruptError."""
+    return _decompress(data, what) if data[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC else data
+
+
+def plain_text(data: bytes, what: str) -> str:
+    """The text of bytes that are not compressed. Raises StoreCorruptError."""
     try:
         return data.decode()
     except ValueError as error:

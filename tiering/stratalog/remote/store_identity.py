@@ -1,5 +1,11 @@
 """The identity of a store: `stratalog.json`, written once and never changed.
 
+    {"format":"stratalog-store","read_version":N,"write_version":N,"store_id":UUID,"shard_count":N,"crc":N}
+
+It ends with its checksum. Every head has the id of the store, but nothing else has the number of shards, and
+with a smaller one partitions would be looked for in shards that never had them, and found empty. A file
+without a checksum was written by earlier software, and is believed.
+
 It is put only if it is absent, and only into a store without catalog and shards: a store with those has lost
 its identity, and a new one would contradict every head. If two processes create a store at the same time,
 one wins and both read the same file. A put of unknown outcome needs no settling: the file that is read
@@ -21,7 +27,16 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.json_document import FORMAT_VERSION, decode_document, encode_document
+from stratalog.remote.json_document import (
+    FORMAT_VERSION,
+    JsonFields,
+    decode_fields,
+    format_json,
+    plain_bytes,
+    plain_text,
+    prove_checksum,
+    with_checksum,
+)
 from stratalog.remote.store_layout import IDENTITY_KEY, MAX_SHARD_COUNT
 
 _FORMAT = "stratalog-store"
@@ -56,7 +71,7 @@ class StoreIdentity:
     def find(store: ObjectStore) -> StoreIdentity | None:
         """Read the identity; None if there is no store. Raises as `open`."""
         try:
-            return _parse(store.get(IDENTITY_KEY).data)
+            return StoreIdentity.decode(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:
             _require_empty(store)
             return None
@@ -82,8 +97,26 @@ class StoreIdentity:
                 store_shard_count=self.shard_count,
             )
 
+    @staticmethod
+    def decode(data: bytes) -> StoreIdentity:
+        """Decode an identity. Raises StoreCorruptError, StoreNotUsableError if it needs newer software."""
+        try:
+            fields = _proven_fields(data)
+            return StoreIdentity(
+                store_id=fields.uuid("store_id"),
+                shard_count=fields.integer("shard_count", minimum=1, maximum=MAX_SHARD_COUNT),
+                read_version=fields.integer("read_version", minimum=1),
+                write_version=fields.integer("write_version", minimum=1),
+            )
+        except StoreCorruptError as error:
+            raise StoreCorruptError(
+                "the identity of the store is damaged; write nothing to the store, and restore it from the"
+                " bucket's versions or a copy, or write it by hand: `docs/store_repairs.md` says how",
+                **{"key": IDENTITY_KEY, "reason": error.message} | error.fields,
+            ) from error
+
     def encode(self) -> bytes:
-        return encode_document(
+        text = format_json(
             {
                 "format": _FORMAT,
                 "read_version": self.read_version,
@@ -92,6 +125,7 @@ class StoreIdentity:
                 "shard_count": self.shard_count,
             }
         )
+        return with_checksum(text.removesuffix("}").encode())
 
 
 def _create(store: ObjectStore, identity: StoreIdentity) -> StoreIdentity:
@@ -105,7 +139,7 @@ def _create(store: ObjectStore, identity: StoreIdentity) -> StoreIdentity:
             if attempt == _CREATE_ATTEMPTS:
                 raise
         try:
-            return _parse(store.get(IDENTITY_KEY).data)
+            return StoreIdentity.decode(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:
             # The put failed. Sending the same bytes again is safe: the first that lands stays.
             if attempt == _CREATE_ATTEMPTS:
@@ -131,11 +165,12 @@ def _require_empty(store: ObjectStore) -> None:
             return
 
 
-def _parse(data: bytes) -> StoreIdentity:
-    fields = decode_document(data, IDENTITY_KEY, format_name=_FORMAT)
-    return StoreIdentity(
-        store_id=fields.uuid("store_id"),
-        shard_count=fields.integer("shard_count", minimum=1, maximum=MAX_SHARD_COUNT),
-        read_version=fields.integer("read_version", minimum=1),
-        write_version=fields.integer("write_version", minimum=1),
-    )
+def _proven_fields(data: bytes) -> JsonFields:
+    """The fields of an identity, whose checksum is compared first. Raises StoreCorruptError,
+    StoreNotUsableError."""
+    plain = plain_bytes(data, IDENTITY_KEY)
+    has_checksum = prove_checksum(plain)
+    fields = decode_fields(plain_text(plain, IDENTITY_KEY), IDENTITY_KEY, format_name=_FORMAT)
+    if not has_checksum and "crc" in fields.values:
+        raise StoreCorruptError("its checksum is not at its end")
+    return fields

@@ -10,6 +10,7 @@ from tests.support.protocol_model.rules import Rule
 from tests.support.protocol_model.state import (
     GAP,
     Actor,
+    Dropped,
     Head,
     HeadPut,
     Model,
@@ -73,16 +74,17 @@ def choose(model: Model, state: State, actor: Actor, due: tuple[int, ...]) -> It
 def choose_list(model: Model, state: State, actor: Actor, replacement: Replacement) -> Iterator[Move]:
     """A collector reads the root of a replacement, and will delete what it lists and nothing holds."""
     listed = state.listed_by(replacement)
-    names = tuple(sorted(listed - held_of(model, state, state.head, replacement)))
-    if not names:
+    if not listed:
         return
+    held = held_of(model, state, state.head, replacement)
+    names = tuple(sorted(listed - held))
     says = model.has_snapshots and model.has(Rule.SAY_DELETION)
     job = actor._replace(
         to_delete=names,
         view=state.head if says else None,
         replacement=replacement,
-        is_partly=len(names) < len(listed),
-        phase="say" if says else "delete",
+        rest=tuple(sorted(held)),
+        phase="forget" if not names else "say" if says else "delete",
     )
     yield Move(f"reads root {replacement.root}, and will delete {list(names)}", state, job)
 
@@ -122,20 +124,20 @@ def spare(model: Model, state: State, actor: Actor) -> Move:
     if actor.replacement is not None:
         spared |= held_of(model, state, view, actor.replacement)
     names = tuple(name for name in actor.to_delete if name not in spared)
-    job = actor._replace(
-        phase="delete" if names else "idle",
-        to_delete=names,
-        view=None,
-        is_partly=actor.is_partly or len(names) < len(actor.to_delete),
-    )
+    is_list = actor.replacement is not None
+    rest = actor.rest + tuple(name for name in actor.to_delete if is_list and name in spared)
+    phase = "delete" if names else "forget" if is_list else "idle"
+    job = actor._replace(phase=phase, to_delete=names, view=None, rest=rest)
     return Move(f"reads the head, and will delete {list(names)}", state, job)
 
 
 def kept(model: Model, head: Head) -> frozenset[int]:
-    """The dropped objects that a pin holds, or that an inline commit brings."""
+    """The dropped objects that a pin holds, that an inline commit brings, or that are the roots of lists."""
     names: set[int] = set()
     if model.has(Rule.DELETE_FOLDED):
         names |= {one.object for one in head.brought if one.seq > head.folded_seq}
+    if model.has(Rule.LIST_BEFORE_ROOT):
+        names |= {one.root for one in head.replacements}
     for pin in head.pins:
         if model.has(Rule.PIN):
             later = {one.object for one in head.dropped if pin.state_seq < one.seq}
@@ -170,15 +172,36 @@ def delete(state: State, actor: Actor) -> Move:
 
 
 def forget(model: Model, state: State, actor: Actor) -> Iterator[Move]:
-    """A collector takes the objects that it has deleted off the list, or forgets the root that lists them, in
-    one step."""
-    head = state.head
-    if actor.is_partly:
-        yield Move("leaves the rest of the list", state, Actor("collector", life=actor.life))
+    """A collector takes the objects that it has deleted off the list of dropped ones, or forgets the root
+    that lists them, in one step. Before that it makes dropped files of what must stay, one in each commit,
+    the last one in the commit that forgets the root."""
+    head, replacement = state.head, actor.replacement
+    done = Actor("collector", life=actor.life)
+    if replacement is None:
+        dropped = frozenset(one for one in head.dropped if one.object not in actor.deleted)
+        yield from commit_at_once(
+            model, state, head._replace(dropped=dropped), "forgets what it deleted", done
+        )
         return
-    dropped = frozenset(one for one in head.dropped if one.object not in actor.deleted)
-    left = frozenset(one for one in head.replacements if one != actor.replacement)
-    new, after = next_head(state, head._replace(dropped=dropped, replacements=left))
-    for landed, outcome in put_head(model, after, HeadPut(head.uid, new)):
+    if replacement not in head.replacements:
+        yield Move("finds the list forgotten", state, done)
+        return
+    known = {one.object for one in head.dropped}
+    rest = [name for name in actor.rest if name not in known] if model.has(Rule.KEEP_LISTED) else []
+    seq = replacement.seq if model.has(Rule.KEEP_FOLD_SEQ) else replacement.base.seq
+    rows = frozenset(
+        Dropped(name, seq, replacement.base if name == replacement.base.root else None) for name in rest[:1]
+    )
+    is_last = len(rest) <= 1 or not model.has(Rule.KEEP_ALL_LISTED)
+    forgotten = frozenset({replacement} if is_last else ())
+    changed = head._replace(dropped=head.dropped | rows, replacements=head.replacements - forgotten)
+    what = [f"keeps {name}" for name in rest[:1]] + (["forgets the list"] if is_last else [])
+    yield from commit_at_once(model, state, changed, " and ".join(what), done if is_last else actor)
+
+
+def commit_at_once(model: Model, state: State, changed: Head, what: str, job: Actor) -> Iterator[Move]:
+    """A commit that reads the head and lands in one step."""
+    new, after = next_head(state, changed)
+    for landed, outcome in put_head(model, after, HeadPut(state.head.uid, new)):
         if outcome is Outcome.LANDED:
-            yield Move("forgets what it deleted", landed, Actor("collector", life=actor.life))
+            yield Move(what, landed, job)

@@ -58,7 +58,7 @@ def test_since_when_a_partition_is_excluded_outlives_a_restart() -> None:
     """It began anew with each start of the server."""
     world = World()
     since_ms = world.clock.now_ms()
-    world.restarted().run_once()
+    world.restarted().run()
     world.clock.advance(1_000)
     compactor = world.restarted()
     found = compactor.exclusions()[world.tip]
@@ -69,7 +69,7 @@ def test_since_when_a_partition_is_excluded_outlives_a_restart() -> None:
     compactor = world.restarted()
     assert not compactor.excluded(), "its time is over"
     assert compactor.exclusions(), "it has not been compacted yet"
-    compactor.run_once()
+    compactor.run()
     found = world.restarted().exclusions()[world.tip]
     assert (found.since_ms, found.failure_count) == (since_ms, 2)
 
@@ -78,23 +78,23 @@ def test_since_when_a_partition_is_excluded_outlives_a_restart() -> None:
 def test_what_is_over_is_over_for_the_next_process_too(how: str) -> None:
     world = World()
     compactor = world.restarted()
-    compactor.run_once()
+    compactor.run()
     if how == "reset":
         assert compactor.reset(world.tip)
     else:
         world.store.archived.clear()
         world.clock.advance(RETRY_MS)
-        world.restarted().run_once()
+        world.restarted().run()
     assert ExclusionFile(world.disk, PATH).read() == {}
 
 
 def test_what_a_run_leaves_out_without_a_try_keeps_its_time() -> None:
     world = World()
     since_ms = world.clock.now_ms()
-    world.restarted().run_once(left_alone={world.tip: "offline"})
+    world.restarted().run(left_alone={world.tip: "offline"})
     world.clock.advance(1_000)
     compactor = world.restarted()
-    compactor.run_once(left_alone={world.tip: "offline"})
+    compactor.run(left_alone={world.tip: "offline"})
     assert compactor.exclusions() == {world.tip: Exclusion("offline", since_ms, None, 0)}
 
 
@@ -122,11 +122,11 @@ def test_the_failures_of_a_topic_are_forgotten_once_it_is_deleted() -> None:
     """Their rows stayed in the file for ever."""
     world = World()
     compactor = world.restarted()
-    compactor.run_once()
+    compactor.run()
     assert ExclusionFile(world.disk, PATH).read()[world.tip].failure_count == 1
     world.tiered.catalog.delete(world.tip.topic_id)
     for _ in range(2):
-        compactor.run_once()
+        compactor.run()
         # As long as its slices are there.
         left = ExclusionFile(world.disk, PATH).read()[world.tip]
         assert (left.failure_count, left.until_ms, left.since_ms) == (0, None, world.began_ms)
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_no_obstacle(data: bytes, caplog: pytest.LogCaptureFix
     compactor = world.restarted()
     assert not compactor.exclusions()
     assert "begin anew" in caplog.text
-    compactor.run_once()
+    compactor.run()
     assert list(ExclusionFile(world.disk, PATH).read()) == [world.tip]
 
 

@@ -102,7 +102,7 @@ def test_slices_that_were_made_together_go_on_in_the_next_object(
     with JobOutput(filesystem, open_stream, header, settings, max_object_bytes=max_bytes) as output:
         starts = list(map(start_of, range(5)))
         output.add_compacted(compacted(BATCH, 5), starts, [SliceEnd(END_OFFSET)] * 5, kind=KIND)
-        output.finish()
+        output.finish(lambda _: None)
     assert [len(entries) for _, entries in output.stored] == slice_counts
     partitions = [entry.partition for _, entries in output.stored for entry in entries]
     assert partitions == list(range(5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,13 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor, CompactorConfig
+from stratalog.compaction.compactor import INPUTS_GONE, Compactor, CompactorConfig
 from stratalog.compaction.keys.survivor_bits import new_bitmap, survivor_count
 from stratalog.compaction.output.output_division import OutputBounds, divided
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.shard_judge import INPUTS_CHANGED
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -83,13 +84,16 @@ class World:
         records = [Record(0, self.clock.now_ms(), b"key-%05d" % key, bytes(100)) for key in numbers]
         self.tiered.upload({self.tip: [encode_batch(records, base_offset=base_offset, leader_epoch=1)]})
 
-    def compact(self) -> CompactionReport:
-        """Compact the whole partition in one job, whose outputs are bounded once it is planned."""
+    def compact(self, meanwhile: Callable[[], object] = lambda: None) -> CompactionReport:
+        """Compact the whole partition in one job, whose outputs are bounded once it is planned; `meanwhile`
+        happens then."""
         is_planned = False
 
         def note(progress: CompactionProgress, _reports: Sequence[CompactionReport]) -> None:
             nonlocal is_planned
-            is_planned = progress.job_count > 0
+            if progress.job_count > 0 and not is_planned:
+                is_planned = True
+                meanwhile()
 
         def renewed(settings: CompactionSettings) -> CompactionSettings:
             return bounded(settings) if is_planned else settings
@@ -102,8 +106,7 @@ class World:
             CompactionSettings(spool_directory="/compaction"),
             CompactorConfig(renewed=renewed),
         )
-        (report,) = compactor.run_once(["state"], on_progress=note)
-        assert report.refused is None
+        (report,) = compactor.run(["state"], on_progress=note)
         return report
 
     def keys(self) -> list[bytes | None]:
@@ -127,6 +130,7 @@ def test_a_covering_run_is_one_run_in_several_objects(is_shrinking: bool) -> Non
     world.clock.advance(10_000)
     keys = set(world.keys())
     report = world.compact()
+    assert report.refused is None
     partition = world.tiered.partition(world.tip)
     slices = list(partition.slices)
     assert report.inputs == UPLOADS
@@ -156,6 +160,17 @@ def test_a_run_of_slices_whose_keys_are_hashed_is_divided_too() -> None:
     before = world.tiered.records(world.tip)
     assert world.compact().outputs > 1
     assert world.tiered.records(world.tip) == before
+
+
+def test_a_partition_that_is_refused_is_named_once() -> None:
+    """Each of the objects of its outputs is refused."""
+    world = World()
+    for number in range(UPLOADS):
+        world.upload(range(number * RECORDS, (number + 1) * RECORDS))
+    world.clock.advance(10_000)
+    report = world.compact(lambda: world.tiered.compactor().run(["state"]))
+    assert report.refused == INPUTS_GONE
+    assert report.refused_partitions == ((world.tip, INPUTS_CHANGED),)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -117,7 +117,7 @@ class World:
 
     def finish(self) -> FinishedObject:
         finished = self.writer.finish()
-        self.stream.finish(finished)
+        self.stream.finish(finished, lambda: None)
         return finished
 
     def sent(self) -> list[str]:
@@ -205,6 +205,23 @@ def test_a_part_that_waits_for_a_thread_is_not_sent_once_its_output_is_closed() 
     world = World(part_bytes=300, run_beside=threads.submit)
     world.write(SLICES[:1])
     assert len(threads.waiting) == 1
+    world.writer.close()
+    threads.run_all()
+    assert world.sent() == [], "an upload would begin that nothing aborts"
+
+
+def test_no_part_is_sent_once_an_output_is_closed_whose_last_two_wait_for_threads() -> None:
+    threads = HandExecutor()
+    world = World(part_bytes=len(whole()) * 2 // 3, run_beside=threads.submit)
+    world.write()
+    finished = world.writer.finish()
+
+    def fail() -> None:
+        raise StoreCorruptError("the commit contradicts itself")
+
+    with pytest.raises(StoreCorruptError):
+        world.stream.finish(finished, fail)
+    assert len(threads.waiting) == 2
     world.writer.close()
     threads.run_all()
     assert world.sent() == [], "an upload would begin that nothing aborts"

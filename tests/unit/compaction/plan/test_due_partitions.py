@@ -50,12 +50,12 @@ def test_a_partition_waits_from_the_first_look_until_a_job_has_had_it() -> None:
     assert second.due_since_ms == begin_ms
     assert second.dirty_bytes > first.dirty_bytes > 0
     # Another process has compacted it, and it is due once more: it does not wait since the first look.
-    world.tiered.compactor().run_once()
+    world.tiered.compactor().run()
     world.clock.advance(HOUR_MS)
     for _ in range(4):
         world.upload()
     assert world.measured(compactor).due_since_ms == world.clock.now_ms()
-    world.tiered.compactor().run_once()
+    world.tiered.compactor().run()
     assert world.measured(compactor) == CompactionBacklog()
 
 
@@ -70,7 +70,7 @@ def test_a_partition_that_fails_stays_due_while_it_is_left_alone() -> None:
     begin_ms = world.clock.now_ms()
     compactor = world.tiered.compactor()
     for _ in range(4):
-        compactor.run_once()
+        compactor.run()
         assert (compactor.backlog.due_count, compactor.backlog.due_since_ms) == (1, begin_ms)
         world.clock.advance(100_000)
     world.tiered.advance_log_start(world.tip, 2)
@@ -87,7 +87,7 @@ def test_records_are_overdue_from_the_end_of_their_longest_lag() -> None:
     world.upload()
     world.clock.advance(5 * HOUR_MS)
     assert world.measured(compactor).overdue_since_ms == end_ms
-    compactor.run_once()
+    compactor.run()
     assert world.measured(compactor).overdue_since_ms == -1
 
 
@@ -95,5 +95,5 @@ def test_a_run_over_named_topics_is_no_look_at_what_is_due() -> None:
     world = World(min_cleanable_dirty_ratio="1.0")
     world.upload()
     compactor = world.tiered.compactor()
-    compactor.run_once(["state"])
+    compactor.run(["state"])
     assert compactor.backlog == CompactionBacklog()

@@ -10,7 +10,8 @@ import pytest
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan import run_slices
-from stratalog.compaction.plan.run_slices import RunSlices, column_places
+from stratalog.compaction.plan.run_slices import RunSlices
+from stratalog.compaction.plan.slice_table import column_places
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -149,7 +150,7 @@ def test_run_slices_take_few_bytes_and_go_to_another_process() -> None:
 
 @pytest.mark.parametrize("table_slices", [1, 7, 4096])
 def test_runs_of_one_table_are_as_each_by_itself(table_slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_slices, "_TABLE_SLICES", table_slices)
+    monkeypatch.setattr(run_slices, "TABLE_SLICES", table_slices)
     runs = runs_of(uploaded(2))
     opened = (OpenTransaction(7, runs[1][-1].base_offset),)
     entry = runs[1][-1].entry._replace(

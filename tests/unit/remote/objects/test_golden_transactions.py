@@ -110,7 +110,7 @@ def test_compaction_leaves_the_last_committed_records_that_kafka_read(
         CompactedShard(logs.store, identity.store_id, logs.metadata, logs.catalog),
         CompactionSettings(spool_directory="/compaction"),
     )
-    reports = compactor.run_once(("t",))
+    reports = compactor.run(("t",))
     assert [report.refused for report in reports] == [None] * len(reports)
     assert reports
     partition = logs.metadata.state().partition(found.tip)

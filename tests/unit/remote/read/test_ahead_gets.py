@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 
 import pytest
@@ -71,25 +72,29 @@ class Late:
                 raise self.failure
 
     @contextmanager
-    def reading_ahead(self) -> Generator[CachedRange]:
-        """A thread that loads [0, 100) and stands still at the gate; it has ended behind the block."""
-        one = self.cache.reserve_ahead("k", 0, 100)
-        assert one is not None
+    def reading_ahead(self, *ends: int) -> Generator[CachedRange]:
+        """A thread that loads [0, 100), and on up to these ends, and stands still at the gate; it has ended
+        behind the block."""
+        ranges: list[CachedRange] = []
+        for start, end in pairwise((0, 100, *ends)):
+            reserved = self.cache.reserve_ahead("k", start, end)
+            assert reserved is not None
+            ranges.append(reserved)
         self.gate.close()
 
         def load() -> None:
             self._held.is_ahead = True
             if self.failure is None:
-                self.cache.load_ahead(one)
+                self.cache.load_ahead(ranges)
                 return
             with pytest.raises(StoreUnavailableError):
-                self.cache.load_ahead(one)
+                self.cache.load_ahead(ranges)
 
         thread = threading.Thread(target=load)
         thread.start()
         assert self.gate.is_reached.wait(30)
         try:
-            yield one
+            yield ranges[-1]
         finally:
             self.gate.open()
             thread.join(30)
@@ -173,4 +178,19 @@ def test_a_load_that_began_long_ago_is_late_at_once() -> None:
         late.rivals.get(timeout=30)()
         reader.join(30)
         assert found == [BODY[:100]]
+    late.cache.check()
+
+
+def test_a_reader_of_a_later_range_of_a_late_request_gets_a_rival_for_this_range() -> None:
+    late = Late(is_late=True)
+    found: list[bytes] = []
+    with late.reading_ahead(127) as one:
+        reader = threading.Thread(target=lambda: found.append(late.cache.get("k", 110, 127).data))
+        reader.start()
+        late.rivals.get(timeout=30)()
+        reader.join(30)
+        assert found == [BODY[100:127]], "it does not wait for the first request"
+    assert one.data == BODY[100:127]
+    assert late.gets.stats.get_count == MIN_SAMPLE_COUNT + 2, "one request for both ranges, and a rival"
+    assert late.cache.find_loaded("k", 50) is not None, "the first request goes on"
     late.cache.check()

@@ -14,7 +14,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.read.hedged_gets import MIN_SAMPLE_COUNT, HedgedGets
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.store_faults import Operation
+from stratalog.testing.store_faults import Fault, Operation
 
 BODY = bytes(range(200)) * 10
 NORMAL_S, SLOW_S = 0.02, 1.0
@@ -164,3 +164,34 @@ def test_requests_of_another_size_do_not_tell() -> None:
     learn(gets)
     gets.get("k", 0, 10)
     assert network.sent_count == 0
+
+
+def test_pieces_come_by_one_request_and_tell_how_long_one_of_their_size_takes() -> None:
+    network = Network()
+    gets = gets_of(network)
+    for _ in range(MIN_SAMPLE_COUNT):
+        assert list(gets.pieces_alone("k", 10, [20, 1000])) == [BODY[10:20], BODY[20:1000]]
+    assert network.sent_count == 0
+    assert gets.stats.get_count == MIN_SAMPLE_COUNT
+    assert gets.stats.size_bytes == MIN_SAMPLE_COUNT * 990
+    assert gets.stats.duration_s == pytest.approx(MIN_SAMPLE_COUNT * NORMAL_S)
+    assert gets.rival_delay_s(10) == gets.rival_delay_s(990) == pytest.approx(NORMAL_S)
+    network.fails = [True]
+    with pytest.raises(StoreUnavailableError):
+        list(gets.pieces_alone("k", 10, [20, 1000]))
+    assert gets.stats.failed_count == 1
+    assert gets.stats.size_bytes == MIN_SAMPLE_COUNT * 990
+
+
+def test_a_request_that_ends_early_has_failed_and_keeps_the_pieces_that_came() -> None:
+    clock = ManualClock()
+    store = MemoryObjectStore(clock)
+    store.put("k", BODY)
+    cut = FaultyObjectStore(store, random.Random(1), lambda _: Fault.IS_CUT_OFF)
+    gets = HedgedGets(cut, clock, Network().run_beside, 5, least_delay_ms=5)
+    pieces: list[bytes] = []
+    with pytest.raises(StoreUnavailableError):
+        pieces.extend(gets.pieces_alone("k", 0, [*range(100, 2000, 100), 2000]))
+    assert 0 < len(pieces) < 20
+    assert b"".join(pieces) == BODY[: 100 * len(pieces)]
+    assert (gets.stats.get_count, gets.stats.failed_count, gets.stats.size_bytes) == (1, 1, 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreUnavailableError
-from stratalog.remote.read.range_cache import CachedRange, RangeCache
+from stratalog.remote.read.range_cache import CachedRange, DiskExtent, RangeCache
 
 OBJECT = bytes(range(200))
 KEYS = ("a", "b")
@@ -68,11 +70,11 @@ def test_ranges_have_the_bytes_of_their_objects(steps: list[Step], capacity_byte
             assert (ahead is not None) or step.size > 0
             late += [ahead] if ahead is not None and step.kind == "late" else []
             if ahead is not None and step.kind == "ahead":
-                cache.load_ahead(ahead)
+                cache.load_ahead([ahead])
         assert cache.read_ahead_stats.waiting_bytes <= capacity_bytes // 2
         cache.check()
     for ahead in late:
-        cache.load_ahead(ahead)
+        cache.load_ahead([ahead])
     cache.check()
     everything = cache.stats
     assert everything.size_bytes <= capacity_bytes
@@ -96,7 +98,7 @@ def test_read_ahead_takes_half_of_the_cache_until_it_is_used() -> None:
     cache = RangeCache(4000, bytes_of)
     first = cache.reserve_ahead("a", 0, 100)
     assert first is not None
-    cache.load_ahead(first)
+    cache.load_ahead([first])
     many = [cache.reserve_ahead(f"{number}", 0, 190) for number in range(11)]
     assert [one is not None for one in many] == [True] * 10 + [False]
     cache.get("a", 5, 6)
@@ -108,7 +110,7 @@ def test_what_was_read_ahead_for_nothing_is_counted() -> None:
     cache = RangeCache(4000, bytes_of)
     one = cache.reserve_ahead("a", 0, 100)
     assert one is not None
-    cache.load_ahead(one)
+    cache.load_ahead([one])
     cache.clear()
     assert cache.read_ahead_stats == (0, 100, 0)
 
@@ -190,7 +192,7 @@ def test_two_readers_that_read_ahead_of_the_same_place_share_the_range() -> None
     assert first is not None
     assert first is second is later
     for _ in range(2):
-        cache.load_ahead(first)
+        cache.load_ahead([first])
     assert cache.reserve_ahead("a", 0, 100) is first, "it is loaded"
     assert fetched == [0]
     cache.check()
@@ -203,6 +205,157 @@ def test_a_reader_does_not_wait_for_a_thread_of_read_ahead_that_is_busy() -> Non
     one = cache.reserve_ahead("a", 0, 50)
     assert one is not None
     assert cache.get("a", 10, 20).data == bytes_of("a", 0, 50)
-    cache.load_ahead(one)
+    cache.load_ahead([one])
     assert slow.fetched == [("a", 0, 50)]
     assert cache.read_ahead_stats == (0, 0, 0)
+
+
+class Requests:
+    """Read-ahead that brings each piece when the test lets it. Thread-safe: its parts are."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Sequence[int]]] = []
+        self.steps: SimpleQueue[bool] = SimpleQueue()
+        """Each piece takes one; False is a connection that breaks."""
+
+    def now_s(self) -> float:
+        return 0.0
+
+    def pieces(self, key: str, start: int, ends: Sequence[int]) -> Iterator[bytes]:
+        self.sent.append((start, ends))
+        for end in ends:
+            if not self.steps.get(timeout=30):
+                raise StoreUnavailableError("cut off")
+            yield bytes_of(key, start, end)
+            start = end
+
+    def wait(self, condition: threading.Condition, size_bytes: int, begin_s: float) -> bool:
+        condition.wait(30)
+        return False
+
+    def send_rival(self, key: str, start: int, end: int, take: Callable[[bytes], bool]) -> bool:
+        return False
+
+
+def reserved(cache: RangeCache, *ends: int) -> list[CachedRange]:
+    """Ranges of an object from 0 on that follow each other."""
+    ranges: list[CachedRange] = []
+    for start, end in pairwise((0, *ends)):
+        one = cache.reserve_ahead("a", start, end)
+        assert one is not None
+        ranges.append(one)
+    return ranges
+
+
+def test_ranges_that_follow_each_other_come_by_one_request_each_as_soon_as_it_has_come() -> None:
+    requests = Requests()
+    cache = RangeCache(10_000, bytes_of, ahead=requests)
+    thread = threading.Thread(target=cache.load_ahead, args=[reserved(cache, 50, 120, 200)])
+    thread.start()
+    requests.steps.put(True)
+    assert cache.get("a", 10, 20).data == bytes_of("a", 0, 50), "the others are on their way"
+    assert cache.find_loaded("a", 50) is None
+    for _ in range(2):
+        requests.steps.put(True)
+    thread.join(30)
+    found = [cache.find_loaded("a", position) for position in (0, 50, 199)]
+    assert [one.data for one in found if one is not None] == [
+        bytes_of("a", 0, 50),
+        bytes_of("a", 50, 120),
+        bytes_of("a", 120, 200),
+    ]
+    assert requests.sent == [(0, [50, 120, 200])]
+    cache.check()
+
+
+def test_a_range_that_its_reader_loads_already_parts_a_request() -> None:
+    requests = Requests()
+    cache = RangeCache(10_000, bytes_of, ahead=requests)
+    ranges = reserved(cache, 50, 120, 160, 200)
+    assert cache.get("a", 60, 70).data == bytes_of("a", 50, 120)
+    for _ in range(3):
+        requests.steps.put(True)
+    cache.load_ahead(ranges)
+    assert requests.sent == [(0, [50]), (120, [160, 200])]
+    assert [one.data for one in ranges] == [bytes_of("a", one.start, one.end) for one in ranges]
+    cache.check()
+
+
+def test_a_request_that_breaks_leaves_what_has_come_and_its_readers_load_the_rest() -> None:
+    requests = Requests()
+    cache = RangeCache(10_000, bytes_of, ahead=requests)
+    ranges = reserved(cache, 50, 120, 200)
+    waiting: list[bytes] = []
+
+    def load() -> None:
+        with pytest.raises(StoreUnavailableError):
+            cache.load_ahead(ranges)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    requests.steps.put(True)
+    assert cache.get("a", 0, 1) is ranges[0]
+    reader = threading.Thread(target=lambda: waiting.append(cache.get("a", 130, 200).data))
+    reader.start()
+    requests.steps.put(False)
+    for thread in (loading, reader):
+        thread.join(30)
+    assert cache.find_loaded("a", 0) is ranges[0]
+    assert waiting[0] == bytes_of("a", 130, 200), "by a request of its own"
+    assert cache.find_loaded("a", 60) is None
+    assert cache.get("a", 60, 200).data == bytes_of("a", 60, 130)
+    assert cache.read_ahead_stats == (50, 0, 0)
+    cache.check()
+
+
+@pytest.mark.parametrize("is_parted", [False, True])
+def test_a_load_that_fails_leaves_no_range_behind_it_reserved(is_parted: bool) -> None:
+    """The runs behind the one that failed counted as read ahead for ever, and left no room for others."""
+    requests = Requests()
+    cache = RangeCache(10_000, bytes_of, None if is_parted else Disk(None), requests)
+    ranges = reserved(cache, 50, 120, 160, 200)
+    if is_parted:
+        cache.get("a", 60, 70)
+    requests.steps.put(False)
+    with pytest.raises(StoreUnavailableError):
+        cache.load_ahead(ranges)
+    assert not cache.still_reserved(ranges)
+    assert cache.read_ahead_stats.waiting_bytes == 0
+    cache.check()
+
+
+class Disk:
+    """A cache on disk that has bytes [50, 120) of the object, or a damaged file of them."""
+
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+        self.offered: list[int] = []
+
+    def extent(self, key: str, position: int) -> DiskExtent | None:
+        return DiskExtent(50, 120) if 50 <= position < 120 else None
+
+    def start_behind(self, key: str, position: int) -> int | None:
+        return 50 if position < 50 else None
+
+    def read(self, key: str, start: int) -> bytes | None:
+        return self._data
+
+    def offer(self, key: str, start: int, data: bytes) -> None:
+        self.offered.append(start)
+
+    def forget(self, key: str, start: int, end: int) -> None:
+        raise AssertionError("nothing is damaged in the store")
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_range_of_the_disk_parts_a_request(is_damaged: bool) -> None:
+    requests, disk = Requests(), Disk(None if is_damaged else bytes_of("a", 50, 120))
+    cache = RangeCache(10_000, bytes_of, disk, requests)
+    ranges = reserved(cache, 50, 120, 160, 200)
+    for _ in range(4):
+        requests.steps.put(True)
+    cache.load_ahead(ranges)
+    assert requests.sent == [(0, [50]), *[(50, [120])] * is_damaged, (120, [160, 200])]
+    assert disk.offered == [0, *[50] * is_damaged, 120, 160]
+    assert [one.data for one in ranges] == [bytes_of("a", one.start, one.end) for one in ranges]
+    cache.check()

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.retention_outlook import utc_text
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -27,9 +28,10 @@ from stratalog.remote.metadata.shard.metadata_log import AddOutcome
 from stratalog.remote.metadata.shard.partition_row import StoredSlices
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
+from stratalog.remote.restore.catalog_rebuild import UNKNOWN_CONFIG, rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
 from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
@@ -48,6 +50,18 @@ def filled(seed: int = 1) -> RestoreWorld:
     for name in HISTORY:
         world.step(name)
     return world
+
+
+def actor_of(site: TieredSite) -> StoreActor:
+    """An operator's command on the site's store."""
+    return StoreActor(
+        store=site.bucket,
+        clock=site.clock,
+        random_source=Random(0),
+        ids=site.ids,
+        identity=StoreIdentity.open(site.bucket),
+        writer=Writer("rebuild", "test"),
+    )
 
 
 def keys(world: RestoreWorld, prefix: str) -> list[str]:
@@ -283,11 +297,69 @@ def test_a_catalog_without_checkpoint_gets_the_names_of_the_objects() -> None:
     [report] = world.rebuild().reports
     topics = world.tiered.catalog.topics()
     assert {name: topic.partition_count for name, topic in topics.items()} == {"events": 1, "state": 2}
-    assert all(topic.config == {} for topic in topics.values()), "the configuration cannot be known"
-    assert sum("default configuration" in warning for warning in report.warnings) == 2
+    assert all(topic.config == UNKNOWN_CONFIG for topic in topics.values()), (
+        "the configuration cannot be known"
+    )
+    for name in topics:
+        [warning] = [one for one in report.warnings if f"topic {name} " in one]
+        assert "retention.ms=-1" in warning
+        assert f"stratalog topic alter {name} " in warning
     assert world.tiered.catalog.seq > seen_seq
     assert world.tiered.catalog.state().next_producer_id > 1_000_000
     assert world.readable() == before
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("override", ["retention.ms=-1", "cleanup.policy=compact"])
+def test_a_server_deletes_no_record_by_a_catalog_that_was_rebuilt(override: str, is_folded: bool) -> None:
+    """The topic was to keep its records, and is known by its objects alone."""
+    site = TieredSite()
+    logs = site.start()
+    key, _, value = override.partition("=")
+    topic = logs.create_topic("t", 1, {key: value})
+    if is_folded:
+        assert logs.catalog.fold_if_needed() is not None
+    [log] = logs.logs.values()
+    for number in range(4):
+        logs.append(log, [Record(0, site.clock.now_ms(), b"k", b"v%d" % number)])
+        log.roll()
+        log.flusher.flush()
+        logs.upload()
+    before = logs.tiered_records(log)
+    assert len(before) == 4
+    logs.close()
+    site.bucket.delete_many([CATALOG])
+    rebuild = HeadRebuild(actor_of(site))
+    rebuild.write(rebuild.plan())
+    site.clock.advance(400 * 24 * 3_600_000)
+    again = site.start()
+    assert again.catalog.topics()["t"].config == ({key: value} if is_folded else UNKNOWN_CONFIG)
+    [log] = again.logs.values()
+    if not is_folded:
+        # Nor by the defaults of the server.
+        defaults = LogConfig(
+            cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1, retention_bytes=0
+        )
+        log.reconfigure(LogConfig.in_force(again.catalog.topics()["t"].config, defaults))
+        assert not log.local_log.config.is_compacted
+    for _ in range(2):
+        retention = RemoteRetention(again.metadata)
+        retention.run([log], epoch=again.claimed.epoch, catalog_seq=again.catalog.seq)
+        log.retention.delete_local_segments()
+        site.clock.advance(24 * 3_600_000)
+    assert again.metadata.state().partition(TopicIdPartition(topic.topic_id, 0)).log_start_offset == 0
+    assert again.tiered_records(log) == before
+
+
+def test_a_partition_that_retention_has_emptied_is_one_of_a_rebuilt_topic() -> None:
+    world = RestoreWorld(1)
+    while not all(world.tiered.partition(tip).slices for tip in world.tips):
+        world.step("upload")
+    last = world.tips[1]
+    world.tiered.advance_log_start(last, world.tiered.partition(last).tiered_end_offset)
+    world.lose(CATALOG, *keys(world, "catalog/"))
+    world.rebuild()
+    assert world.tiered.catalog.topics()["state"].partition_count == 2
 
 
 def test_a_rebuilt_catalog_is_newer_than_any_that_a_shard_has_seen() -> None:
@@ -391,15 +463,7 @@ def test_a_server_that_has_claimed_may_go_on_though_the_head_is_lost_right_behin
         logs.close()
     [claim] = logs.metadata.state().claims[-1:]
     site.bucket.delete_many([SHARD])
-    actor = StoreActor(
-        store=site.bucket,
-        clock=site.clock,
-        random_source=Random(0),
-        ids=site.ids,
-        identity=StoreIdentity.open(site.bucket),
-        writer=Writer("rebuild", "test"),
-    )
-    rebuild = HeadRebuild(actor)
+    rebuild = HeadRebuild(actor_of(site))
     plan = rebuild.plan()
     assert [one.claim_uuid for one in plan.shards] == [claim.uuid]
     rebuild.write(plan)

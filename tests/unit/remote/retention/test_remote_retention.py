@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import random
 import re
+from typing import Any
 
 import pytest
 from hypothesis import event, given
@@ -24,7 +25,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
-from stratalog.remote.retention.remote_retention import RemoteRetention, RetentionReport
+from stratalog.remote.retention.remote_retention import (
+    ExplainedPartition,
+    RemoteRetention,
+    RetentionReport,
+)
 from stratalog.remote.retention.retention_units import RetentionUnit, expired_rules, is_worth_a_look
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
@@ -188,6 +193,17 @@ segments without timestamps go with the next unit that has one | retention.ms=1h
 size counts all tiers, and segments go that were never uploaded | retention.bytes=400 retention.ms=-1
     new seal upload new seal upload new seal upload new seal new seal new seal | starts 3
     new seal new seal | starts 5 | upload | starts 5
+the active segment waits for the upload that rolls it | retention.ms=1h
+    new seal upload new | wait 61m | starts 1 | seal upload | starts 2
+an active segment goes that no upload will roll | retention.ms=1h remote.log.copy.disable=true
+    new seal new | wait 30m | new | wait 31m | starts 1 | wait 30m | starts 3 | new | starts 3
+    wait 61m | starts 4
+an active segment goes while uploads are paused | retention.ms=1h remote.copy.pause=true
+    new | starts 0 | wait 61m | starts 1 | new | starts 1 | wait 61m | starts 2
+an active segment goes behind slices | retention.ms=1h remote.copy.pause=true
+    new new seal one-object | wait 30m | new | wait 31m | starts 2 | wait 30m | starts 3
+an active segment does not go by size alone | retention.bytes=1 retention.ms=-1 remote.copy.pause=true
+    new seal new | starts 1 | new | starts 1
 without a limit nothing moves | retention.ms=-1
     new seal upload | wait 60000m | starts 0
 """
@@ -253,7 +269,7 @@ def test_nothing_expires_for(reason: str) -> None:
         assert world.log.offsets.log_start_offset == 0
     else:
         report = world.retain()
-        assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
+        assert (report.advanced, report.clock_skew_ms, report.clock_refused_count) == ((), 6 * 60_000, 1)
         world.check_starts_at(0)
 
 
@@ -287,6 +303,37 @@ def test_no_record_that_is_young_enough_goes_and_in_time_all_do(data: st.DataObj
     world.check_starts_at(len(ages_ms))
 
 
+@pytest.mark.parametrize("skew_ms", [6 * 60_000, 0])
+@pytest.mark.parametrize("config", [{"retention.ms": "-1"}, {"retention.ms": str(HOUR_MS)}])
+def test_an_explanation_says_that_a_wrong_clock_stops_retention_by_time(
+    config: dict[str, str], skew_ms: int
+) -> None:
+    world = World(config | {"local.retention.ms": "-2"}, skew_ms=skew_ms)
+    world.append()
+    [explained] = RemoteRetention(world.logs.metadata).explain([world.log])
+    assert isinstance(explained, ExplainedPartition)
+    assert explained.tiered.next is not None
+    is_timed = config["retention.ms"] != "-1"
+    is_refused = is_timed and skew_ms > 0
+    assert (explained.is_clock_refused, explained.clock_skew_ms) == (is_refused, skew_ms)
+    assert (explained.tiered.next.time_ms >= 0) == (is_timed and not is_refused)
+    assert ("the clocks of this server and of the store" in explained.tiered.next.reason) == is_refused
+    assert ("have no limit" in explained.tiered.next.reason) == (not is_timed)
+
+
+@pytest.mark.parametrize("limit_minutes", [30, 90])
+def test_slices_without_timestamps_are_at_most_as_old_as_the_newest_commit_while_the_store_is_away(
+    limit_minutes: int,
+) -> None:
+    """A segment behind them that is old enough does not take them, and does not go before them."""
+    world = World({"retention.ms": str(limit_minutes * 60_000)})
+    world.append(timestamp_ms=-1)
+    world.clock.advance(HOUR_MS)
+    world.append(age_ms=2 * HOUR_MS, upload=False)
+    report = RemoteRetention(world.logs.metadata).run_unreachable([world.log])
+    assert [one.log_start_offset for one in report.advanced] == ([2] if limit_minutes == 30 else [])
+
+
 def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -295,10 +342,10 @@ def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
     world.append(age_ms=2 * HOUR_MS, upload=False)
     segments = world.log.reader.segments
 
-    def segments_after_upload() -> tuple[SegmentInfo, ...]:
+    def segments_after_upload(**options: Any) -> tuple[SegmentInfo, ...]:
         world.logs.upload()
         world.log.retention.delete_local_segments(ignore_retention=True)
-        return segments()
+        return segments(**options)
 
     monkeypatch.setattr(world.log.reader, "segments", segments_after_upload)
     assert world.retain().advanced == ()
@@ -312,6 +359,37 @@ def test_the_high_watermark_is_not_passed() -> None:
     world.clock.advance(10)
     assert world.log.offsets.high_watermark == 0
     assert world.retain().advanced == ()
+
+
+@pytest.mark.parametrize("key", ["remote.log.copy.disable", "remote.copy.pause"])
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_quiet_topic_whose_uploads_stand_still_expires_on_the_disk(key: str, is_away: bool) -> None:
+    """Its active segment goes from the disk, also while the store does not answer, and appends go on."""
+    world = World({"retention.ms": str(HOUR_MS), key: "true"})
+    retention = RemoteRetention(world.logs.metadata)
+    for _ in range(3):
+        world.append(is_sealed=False)
+    [explained] = retention.explain([world.log])
+    assert isinstance(explained, ExplainedPartition)
+    assert explained.local.next is not None
+    assert explained.local.next.time_ms == world.clock.now_ms() + HOUR_MS + 1
+    world.retain()
+    world.clock.advance(HOUR_MS + 1)
+    if is_away:
+        report = retention.run_unreachable([world.log])
+        assert [one.log_start_offset for one in report.advanced] == [3]
+    else:
+        world.retain()
+    assert world.log.offsets.log_start_offset == 3
+    assert world.log.retention.delete_local_segments() == 1
+    [segment] = world.log.reader.segments()
+    assert (segment.base_offset, segment.size_bytes) == (3, 0)
+    world.append(is_sealed=False)
+    world.retain()
+    assert (world.log.offsets.log_start_offset, world.log.offsets.log_end_offset) == (3, 4)
+    world.clock.advance(HOUR_MS + 1)
+    world.retain()
+    world.check_starts_at(4)
 
 
 def test_a_topic_that_was_cut_before_it_was_tiered_starts_where_it_was_cut() -> None:

@@ -66,7 +66,7 @@ class World(TieredSite):
         self.log.retention.delete_local_segments(ignore_retention=True)
 
     def compact(self) -> None:
-        assert [one.refused for one in self.compactor.run_once() if one.inputs and one.refused] == []
+        assert [one.refused for one in self.compactor.run() if one.inputs and one.refused] == []
 
     def alter(self, config: dict[str, str]) -> None:
         """Give the topic this configuration."""

@@ -8,17 +8,23 @@ from functools import partial
 
 import pytest
 
-from stratalog.base.errors import PreconditionFailedError, StoreUnavailableError
+from stratalog.base.errors import PreconditionFailedError, StoreNotUsableError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement
+from stratalog.remote.metadata.head import head_judge
+from stratalog.remote.metadata.head.checkpoint import read_root
+from stratalog.remote.metadata.head.commit import MAX_COMMIT_BYTES, Writer
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement, TrackedFile
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.remote.tier.replaced_files import ReplacedFiles
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
@@ -418,6 +424,21 @@ def test_a_locked_orphan_is_no_deleted_one() -> None:
     assert report.failures
 
 
+def open_log(world: World, store: ObjectStore, *, read_only: bool = False) -> MetadataLog:
+    """Open the shard as another process does."""
+    actor = StoreActor(
+        store=store,
+        clock=world.clock,
+        random_source=random.Random(0),
+        ids=world.ids,
+        identity=StoreIdentity.open(world.store),
+        writer=Writer("collector", "other"),
+    )
+    settings = CommitSettings(fold_by_itself=False)
+    load = partial(read_directory, store, StoreLayout(0))
+    return MetadataLog.open(actor, 0, load, read_only=read_only, settings=settings)
+
+
 def replaced_keys(world: World) -> list[set[str]]:
     """The keys of the files of each replacement of the shard."""
     metadata = world.logs.metadata
@@ -434,6 +455,23 @@ def fold_often(world: World, count: int) -> list[set[str]]:
         world.logs.metadata.claim("owner", world.ids.uuid())
         world.logs.metadata.fold()
     return replaced_keys(world)
+
+
+def replace_pages(world: World) -> set[str]:
+    """Fold with changes in all pages of the shard; returns the keys that this replaced."""
+    world.logs.append(world.logs.logs[T0], [Record(0, 5, b"k", b"v")])
+    world.logs.seal()
+    world.logs.upload()
+    world.logs.metadata.fold()
+    return replaced_keys(world)[-1]
+
+
+def forget_lists(world: World) -> None:
+    """Fold until there are pages, and collect what that has replaced."""
+    world.logs.metadata.fold()
+    world.clock.advance(DAY_MS)
+    world.collect()
+    assert world.logs.metadata.state().replacements == ()
 
 
 def all_of(lists: Sequence[set[str]]) -> set[str]:
@@ -467,32 +505,147 @@ def test_what_a_fold_replaced_is_one_row_and_goes_after_the_grace() -> None:
     world.check_can_be_opened()
 
 
-def test_a_root_stays_until_what_it_lists_is_gone() -> None:
-    """A pin holds files of the first list, so the root that lists them stays, though its own fold's list is
-    collected but for it."""
+HOUR_MS = 3_600_000
+GRACE_HOURS = 8
+
+
+def test_a_pin_holds_up_no_list_and_no_more_files_than_it_needs() -> None:
+    """Three graces of hourly folds under a pin: the lists go after their grace all the same, and what the
+    state of the pin needs stays in rows of its own."""
+    world = World()
+    metadata = world.logs.metadata
+    metadata.fold()
+    checkpoint = metadata.state().checkpoint
+    assert checkpoint is not None
+    needed = {file.name for file in read_root(world.store, metadata.layout, checkpoint).files}
+    pin = metadata.pin("job", world.clock.now_ms() + 9 * DAY_MS)
+    waiting_count = 0
+    for hour in range(3 * GRACE_HOURS):
+        replace_pages(world)
+        world.clock.advance(HOUR_MS)
+        listed = world.collect(is_dry_run=True, grace_ms=GRACE_HOURS * HOUR_MS)
+        report = world.collect(grace_ms=GRACE_HOURS * HOUR_MS)
+        assert (listed.deleted_count, listed.waiting_count) == (report.deleted_count, report.waiting_count)
+        assert listed.pinned_count == report.pinned_count
+        state = metadata.state()
+        state.check()
+        assert len(state.replacements) <= GRACE_HOURS + 1
+        assert state.dropped_objects.keys() <= needed
+        assert {file.seq for file in state.dropped} <= set(range(pin, state.seq)), "that of its own fold"
+        if hour >= GRACE_HOURS:
+            assert state.dropped_objects.keys() == needed, "each page was replaced"
+            assert report.pinned_count == len(needed)
+            assert waiting_count in (0, report.waiting_count)
+            waiting_count = report.waiting_count
+        names = {key.rpartition("/")[2] for key in keys_in(world)}
+        assert needed <= names
+    metadata.unpin(pin)
+    assert world.collect(grace_ms=GRACE_HOURS * HOUR_MS).deleted_count >= len(needed)
+    assert metadata.state().dropped == ()
+    world.clock.advance(DAY_MS)
+    world.collect()
+    assert left_over_keys(world.store, metadata) == set()
+
+
+def test_a_row_of_the_state_is_enough_for_a_server_that_starts() -> None:
+    """The files of a list that a pin holds are in a later checkpoint, once, and go when the pin has ended."""
     world = World()
     metadata = world.logs.metadata
     pin = metadata.pin_commit("job", world.clock.now_ms() + 9 * DAY_MS, metadata.state().seq)
-    first, *_ = fold_often(world, 1)
-    metadata.claim("owner", world.ids.uuid())
-    world.clock.advance(1)
-    pinned = metadata.pin_commit("later", world.clock.now_ms() + 9 * DAY_MS, metadata.state().seq)
-    lists = fold_often(world, 2)
-    roots = {metadata.layout.checkpoint_key(one.name) for one in metadata.state().replacements}
+    [first] = fold_often(world, 1)
     world.clock.advance(DAY_MS)
-    report = world.collect()
-    assert first <= keys_in(world)
-    assert roots <= keys_in(world)
-    assert report.pinned_count >= len(first)
-    attempts: list[str] = []
-    watched = FaultyObjectStore(world.store, random.Random(0), before=lambda one: attempts.append(one.verb))
-    assert world.collect(watched).deleted_count == 0
-    assert "DELETE" not in attempts
-    metadata.unpin(pinned)
+    assert world.collect().deleted_count == 0
+    rows = set(metadata.state().dropped_objects)
+    assert {key.rpartition("/")[2] for key in first} == rows
+    fold_often(world, 1)
+    for is_read_only in (False, True):
+        opened = open_log(world, world.store, read_only=is_read_only)
+        assert set(opened.state().dropped_objects) == rows
     metadata.unpin(pin)
-    assert world.collect().deleted_count == sum(map(len, lists)) - report.deleted_count
+    assert world.collect().deleted_count == len(first)
+    assert first & keys_in(world) == set()
+
+
+def test_a_root_stays_until_what_it_lists_is_gone() -> None:
+    """The store lets no file of the first list go. So the root that lists them stays, though its own fold's
+    list is collected but for it. Each pass counts them, and one a day tries them."""
+    world = World()
+    metadata = world.logs.metadata
+    first, second, *_ = lists = fold_often(world, 3)
+    root = metadata.layout.checkpoint_key(metadata.state().replacements[0].name)
+    assert root in second
+    store = LockingStore(world.store)
+    store.locked = set(first)
+    collector = Collector(store, metadata, None)
+    world.clock.advance(DAY_MS)
+    for passed_ms, failure_count in ((0, 1), (0, 0), (DAY_MS - 1, 0)):
+        world.clock.advance(passed_ms)
+        attempt_count = len(store.attempts)
+        report = collector.run()
+        assert (report.kept_count, len(report.failures)) == (len(first), failure_count)
+        assert bool(first & set(store.attempts[attempt_count:])) == bool(failure_count), "not in every pass"
+        assert {root, *first} == all_of(lists) & keys_in(world)
+        assert [file.key(metadata.layout) for file in metadata.state().dropped] == [root]
+        assert len(metadata.state().replacements) == 1
+    attempt_count = len(store.attempts)
+    store.locked.clear()
+    world.clock.advance(1)
+    collector.run()
+    assert set(store.attempts[attempt_count:]) >= first
+    collector.run()
     assert (metadata.state().replacements, all_of(lists) & keys_in(world)) == ((), set())
     world.check_can_be_opened()
+
+
+@pytest.mark.parametrize("is_stopped_after", [False, True])
+def test_what_stays_of_a_list_becomes_rows_in_several_commits(
+    is_stopped_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that stops between two of them is finished by the next one."""
+    monkeypatch.setattr(head_judge, "ROWS_OF_A_COMMIT", 1)
+    world = World()
+    metadata = world.logs.metadata
+    forget_lists(world)
+    pin = metadata.pin("job", world.clock.now_ms() + 9 * DAY_MS)
+    first = replace_pages(world)
+    assert len(first) > 2
+    world.clock.advance(DAY_MS)
+    head_key = metadata.layout.head_key
+    for occurrence in range(1, len(first)):
+        fault = Fault.STOPS_AFTER if is_stopped_after else Fault.STOPS_BEFORE
+        stopping = FaultyObjectStore(world.store, random.Random(0), FaultOn(fault, "PUT", head_key))
+        with pytest.raises(ActorStopped):
+            Collector(stopping, open_log(world, stopping), None).run()
+        metadata.refresh()
+        assert len(metadata.state().dropped_objects) == (occurrence if is_stopped_after else 0)
+        assert len(metadata.state().replacements) == 1, "until all are rows"
+        assert first <= keys_in(world)
+    world.collect()
+    assert {file.key(metadata.layout) for file in metadata.state().dropped} == first
+    assert metadata.state().replacements == ()
+    metadata.unpin(pin)
+    assert world.collect().deleted_count == len(first)
+
+
+def test_what_stays_of_a_large_list_fits_into_small_commits() -> None:
+    world = World()
+    metadata = world.logs.metadata
+    fold_often(world, 1)
+    [replacement] = metadata.state().replacements
+    names = [format_checkpoint_name(metadata.state().seq, world.ids.uuid()) for _ in range(1_200)]
+    kept = [replacement.dropped(TrackedFile(FileKind.CHECKPOINT, name, 1 << 30)) for name in names]
+    seq = metadata.state().seq
+    metadata.finish_list(replacement, kept)
+    state = metadata.state()
+    assert (state.dropped, state.replacements) == (tuple(sorted(kept, key=lambda one: one.name)), ())
+    head = Head.decode(
+        world.store.get(metadata.layout.head_key).data, metadata.layout.head_key, SHARD_ACTIONS
+    )
+    texts = [commit.text for commit in head.commits if commit.seq > seq]
+    assert len(texts) == 3
+    assert max(map(len, texts)) <= MAX_COMMIT_BYTES
+    metadata.finish_list(replacement, kept)
+    assert metadata.state() is state, "another collector has finished it"
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.IS_CUT_OFF])
@@ -532,15 +685,78 @@ def test_the_files_of_a_list_that_cannot_be_read_become_orphans(is_damaged: bool
     assert left_over_keys(world.store, metadata) == set()
 
 
-def test_a_locked_file_of_a_list_is_tried_again_after_a_day() -> None:
+def test_a_list_is_read_again_after_a_damaged_answer() -> None:
     world = World()
-    first, *_ = fold_often(world, 1)
+    metadata = world.logs.metadata
+    lists = fold_often(world, 2)
+    world.clock.advance(DAY_MS)
+    root = metadata.layout.checkpoint_key(metadata.state().replacements[0].name)
+    faulty = FaultyObjectStore(world.store, random.Random(0), FaultOn(Fault.IS_FLIPPED, "GET", root))
+    report = Collector(faulty, metadata, None).run()
+    assert (report.failures, report.deleted_count) == ((), sum(map(len, lists)))
+    assert all_of(lists) & keys_in(world) == set()
+
+
+def test_a_store_that_cannot_be_used_is_no_damaged_list() -> None:
+    world = World()
+    lists = fold_often(world, 2)
+    world.clock.advance(DAY_MS)
+    before = world.logs.metadata.state().replacements
+
+    def refuse(operation: Operation) -> None:
+        if "/checkpoints/" in operation.key and operation.verb == "GET":
+            raise StoreNotUsableError("the key of the bucket is disabled", key=operation.key)
+
+    unusable = FaultyObjectStore(world.store, random.Random(0), before=refuse)
+    with pytest.raises(StoreNotUsableError):
+        Collector(unusable, world.logs.metadata, None).run()
+    assert world.logs.metadata.refresh().replacements == before
+    assert all_of(lists) <= keys_in(world)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_list_that_cannot_be_read_is_given_up_only_before_no_pin_can_need_it(is_late: bool) -> None:
+    """A pin of an earlier commit lands before the list is given up, and holds it, or comes after, and is
+    refused."""
+    world = World()
+    metadata = world.logs.metadata
+    seq, until_ms = metadata.state().seq, world.clock.now_ms() + 9 * DAY_MS
+    [first] = fold_often(world, 1)
+    world.store.delete_many([metadata.layout.checkpoint_key(metadata.state().replacements[0].name)])
+    world.clock.advance(DAY_MS)
+    begin_deletion, finish_list = metadata.begin_deletion, metadata.finish_list
+
+    def pinned_before(files: Sequence[DroppedObject | Replacement]) -> ShardState:
+        metadata.pin_commit("early", until_ms, seq)
+        return begin_deletion(files)
+
+    def pinned_amid(replacement: Replacement, kept: Sequence[DroppedObject]) -> None:
+        with pytest.raises(PreconditionFailedError):
+            metadata.pin_commit("late", until_ms, seq)
+        finish_list(replacement, kept)
+
+    if is_late:
+        metadata.finish_list = pinned_amid  # type: ignore[method-assign]  # a job that comes just before
+    else:
+        metadata.begin_deletion = pinned_before  # type: ignore[method-assign]  # likewise
+    world.collect()
+    assert len(metadata.state().replacements) == (0 if is_late else 1)
+    assert is_late or first <= keys_in(world)
+
+
+def test_a_locked_file_of_a_list_becomes_a_row_and_is_tried_again_after_a_day() -> None:
+    world = World()
+    metadata = world.logs.metadata
+    forget_lists(world)
+    first = replace_pages(world)
     store = LockingStore(world.store)
     store.locked = {min(first)}
-    collector = Collector(store, world.logs.metadata, None)
+    collector = Collector(store, metadata, None)
     world.clock.advance(DAY_MS)
     report = collector.run()
-    assert (report.deleted_count, report.kept_count) == (len(first) - 1, 1)
+    assert (report.deleted_count, report.kept_count, report.waiting_count) == (len(first) - 1, 1, 1)
+    assert metadata.state().replacements == ()
+    assert [file.key(metadata.layout) for file in metadata.state().dropped] == [min(first)]
     attempt_count = len(store.attempts)
     world.clock.advance(DAY_MS - 1)
     assert collector.run().kept_count == 1
@@ -548,7 +764,7 @@ def test_a_locked_file_of_a_list_is_tried_again_after_a_day() -> None:
     store.locked.clear()
     world.clock.advance(1)
     report = collector.run()
-    assert (report.kept_count, world.logs.metadata.state().replacements) == (0, ())
+    assert (report.kept_count, metadata.state().dropped) == (0, ())
 
 
 def test_a_collection_that_is_not_said_to_have_begun_deletes_no_list() -> None:

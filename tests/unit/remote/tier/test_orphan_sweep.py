@@ -266,6 +266,35 @@ def test_history_and_its_orphans_differ_by_the_files_behind_them() -> None:
     )
 
 
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_a_history_file_that_is_collected_since_the_listing_leaves_all_others(
+    monkeypatch: pytest.MonkeyPatch, *, is_dry_run: bool
+) -> None:
+    """Which of two files is live is not certain any more; the next sweep has a listing of its own."""
+    world = World()
+    orphans: list[str] = []
+    for _ in range(3):
+        world.commit()
+        folded_seq, seq = world.log.state().folded_seq, world.log.state().seq
+        name = format_history_name(folded_seq + 1, seq, world.harness.ids.uuid())
+        orphans.append(world.log.layout.history_key(name))
+        world.bucket.put(orphans[-1], b"lost the race")
+        world.log.fold()
+    data = world.orphan()
+    world.commit()
+    world.clock.advance(DAY_MS)
+    history_before = world.log.history_before
+
+    def collected(name: str) -> str | None:
+        world.bucket.delete_many([world.log.layout.history_key(name)])
+        return history_before(name)
+
+    monkeypatch.setattr(world.log, "history_before", collected)
+    report = world.run(is_dry_run=is_dry_run)
+    assert [(one.kind, one.key) for one in report.deleted] == [(OrphanKind.DATA, data)]
+    assert all(world.bucket.get(key) for key in orphans)
+
+
 def test_an_unfinished_upload_is_aborted_after_the_grace() -> None:
     world = World()
     store = world.bucket

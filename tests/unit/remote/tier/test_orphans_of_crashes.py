@@ -86,7 +86,7 @@ class CompactionWork:
             self._tiered.upload({tip: [batch]})
 
     def run(self, store: ObjectStore) -> None:
-        self._tiered.compactor(store).run_once(("state",))
+        self._tiered.compactor(store).run(("state",))
 
     def survivor(self) -> tuple[MetadataLog, Catalog]:
         return self._tiered.open_metadata(self.bucket, "collector"), self._tiered.catalog

@@ -85,7 +85,7 @@ def test_a_root_is_held_by_its_own_list_and_other_files_by_pins(harness: Metadat
     free, held = free_files(log.state(), files)
     assert [file.name for file in held] == [first.name]
     assert len(free) == second.file_count - 1
-    log.forget([first.name])
+    log.finish_list(first, [])
     assert free_files(log.state(), files) == ([*files], [])
 
 

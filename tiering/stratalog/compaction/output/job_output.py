@@ -26,6 +26,7 @@ from stratalog.compaction.kept_records import KeptRecords
 from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.record.native.batch_filter import CompactedSlices
+from stratalog.remote.metadata.shard.metadata_log import Objects
 from stratalog.remote.objects.object_format import ObjectHeader
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
@@ -141,16 +142,20 @@ class JobOutput:
             self._outputs[at] = output
         return output
 
-    def finish(self) -> None:
-        """Prove and store the rest. Raises as `writer`."""
-        for place in sorted(self._outputs):
+    def finish(self, on_proved: Callable[[Objects], object]) -> None:
+        """Prove and store the rest. Calls `on_proved` with all outputs, while the end of the last one is on
+        its way. Raises as `writer`, and as `on_proved`."""
+        *places, last_place = sorted(self._outputs)
+        for place in places:
             self._store_object(place)
+        self._store_object(last_place, on_proved)
 
-    def _store_object(self, place: _Place) -> None:
+    def _store_object(self, place: _Place, on_proved: Callable[[Objects], object] = lambda _: None) -> None:
         writer, stream = self._outputs[place]
         finished = writer.finish()
-        stream.finish(finished)
-        self.stored.append((finished.ref, finished.entries))
+        stored = finished.ref, finished.entries
+        stream.finish(finished, lambda: on_proved((*self.stored, stored)))
+        self.stored.append(stored)
         del self._outputs[place]
         writer.close()
 

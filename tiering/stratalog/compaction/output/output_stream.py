@@ -50,8 +50,8 @@ class OutputStream:
         """The end of the object, once there is no window any more: less than a part."""
         self._proved_bytes = 0
         self._sends = sends
-        self._last_sent: CallBeside[None] | None = None
-        """The last part, which `writes` belongs to until it is there."""
+        self._sent: list[CallBeside[None]] = []
+        """The last two parts, which `writes` belongs to until they are there."""
         self._part_count = 0
         self._crc = 0
         """CRC-32C of all bytes that were proved."""
@@ -77,7 +77,7 @@ class OutputStream:
         while rest.nbytes:
             room_bytes = self._part_bytes - self._window.size_bytes
             if room_bytes == 0:
-                self._send(self._take_window())
+                self._send(self._take_window(), self._sends.begin)
                 continue
             self._window.append(data if rest.nbytes == len(data) <= room_bytes else rest[:room_bytes])
             self.size_bytes += min(room_bytes, rest.nbytes)
@@ -87,18 +87,20 @@ class OutputStream:
         """Nothing: the bytes are sent from here."""
         return []
 
-    def finish(self, finished: FinishedObject) -> None:
-        """Prove the rest, send it, and let the object appear. Raises as `append`."""
+    def finish(self, finished: FinishedObject, on_proved: Callable[[], object]) -> None:
+        """Prove the rest, send it, and let the object appear. Calls `on_proved` while the last two parts are
+        on their way. Raises as `append`, and as `on_proved`."""
         self._proved = self._take_window()
         self._proved_bytes = sum(map(len, self._proved))
         reader = PartsReader(finished.parts, self.size_bytes, self._add_proved)
         self._proof.finish(finished, reader)
         if self._part_count == 0:
             self._writes.put_whole(self._proved)
+            on_proved()
             return
-        self._send(self._proved)
-        assert self._last_sent is not None, "a part was sent"
-        self._last_sent.result()
+        last_sent = self._send(self._proved, self._sends.begin_behind)
+        on_proved()
+        last_sent.result()
         self._writes.complete(self._crc)
 
     def close(self) -> None:
@@ -108,8 +110,8 @@ class OutputStream:
         try:
             self._window.close()
         finally:
-            if self._last_sent is not None:
-                self._last_sent.end()
+            for sent in reversed(self._sent):
+                sent.end()
             # The sweep of orphans aborts it later.
             with suppress(StoreError):
                 self._writes.abort()
@@ -132,13 +134,18 @@ class OutputStream:
         while rest.nbytes:
             room_bytes = self._part_bytes - self._proved_bytes
             if room_bytes == 0:
-                self._send(self._proved)
+                self._send(self._proved, self._sends.begin)
                 self._proved, self._proved_bytes = [], 0
                 continue
             self._proved.append(rest[:room_bytes])
             self._proved_bytes += min(room_bytes, rest.nbytes)
             rest = rest[room_bytes:]
 
-    def _send(self, part: list[Buffer]) -> None:
+    def _send(
+        self, part: list[Buffer], begin: Callable[[Callable[[], None]], CallBeside[None]]
+    ) -> CallBeside[None]:
+        """Send a part by a method of `PartSends`."""
         self._part_count += 1
-        self._last_sent = self._sends.begin(partial(self._writes.put_part, self._part_count, part))
+        sent = begin(partial(self._writes.put_part, self._part_count, part))
+        self._sent = [*self._sent[-1:], sent]
+        return sent

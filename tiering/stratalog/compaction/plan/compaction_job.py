@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -76,9 +77,8 @@ class PartitionRun:
     @property
     def slice_start(self) -> SliceStart:
         """The beginning of the slice that replaces the run."""
-        topic = self.topic
-        partition = self.topic_id_partition.partition
-        return SliceStart(topic.topic_id, topic.name, partition, self.base_offset, topic.hashing)
+        topic_id, partition = self.topic_id_partition
+        return SliceStart(topic_id, self.topic.name, partition, self.base_offset, self.topic.hashing)
 
     @property
     def part_count(self) -> int:
@@ -183,7 +183,12 @@ class CompactionJob:
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:
-        return tuple(sorted({run.topic.topic_id for run in self.runs}))
+        return tuple(sorted({topic.topic_id for topic in self.topics}))
+
+    @property
+    def topics(self) -> Collection[TopicPolicy]:
+        """The policies of the topics: the runs of a topic share its policy."""
+        return {id(run.topic): run.topic for run in self.runs}.values()
 
     def check(self) -> None:
         """Everything is sorted, and each input is needed. The runs were checked when their needs were
@@ -191,7 +196,8 @@ class CompactionJob:
         names = self.input_names
         assert list(names) == sorted(set(names))
         partitions = [run.topic_id_partition for run in self.runs]
-        assert partitions == sorted(set(partitions)), "a partition has one run in a job"
+        in_order = map(operator.lt, partitions, itertools.islice(partitions, 1, None))
+        assert all(in_order), "a partition has one run in a job"
         assert list(names) == list(self.needs.inputs)
         assert all(need.slice_count for need in self.needs.inputs.values()), "each input is needed"
 

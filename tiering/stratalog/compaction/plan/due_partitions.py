@@ -48,6 +48,7 @@ class DuePartitions:
         """Take note of a whole plan's outlooks. A partition without one is left alone: it stays due, if it
         was. Linear in partitions."""
         dirty_bytes, overdue_ms = 0, list[int]()
+        before, due = self._due, dict[TopicIdPartition, _Due]()
         for outlook in outlooks:
             if outlook is None:
                 continue
@@ -56,28 +57,29 @@ class DuePartitions:
                 dirty_bytes += section.dirty_bytes
             if section.overdue_since_ms != NEVER_MS:
                 overdue_ms.append(section.overdue_since_ms)
-            self._note(state, outlook, now_ms)
-        for tip in list(self._due):
+            tip = outlook.topic_id_partition
+            former = before.pop(tip, None) if before else None
+            if outlook.pays:
+                due[tip] = _noted(outlook, former, now_ms)
+        for tip, one in before.items():
             row = state.partitions.get(tip)
-            if row is None or not row.slice_count:
-                del self._due[tip]
+            if row is not None and row.slice_count:
+                due[tip] = one
+        self._due = due
         return CompactionBacklog(
             dirty_bytes=dirty_bytes,
-            due_count=len(self._due),
-            due_since_ms=min((one.since_ms for one in self._due.values()), default=NEVER_MS),
+            due_count=len(due),
+            due_since_ms=min((one.since_ms for one in due.values()), default=NEVER_MS),
             overdue_since_ms=min(overdue_ms, default=NEVER_MS),
         )
 
-    def _note(self, state: ShardState, outlook: PartitionOutlook, now_ms: int) -> None:
-        tip, dirty_bytes = outlook.topic_id_partition, outlook.section.dirty_bytes
-        former = self._due.pop(tip, None)
-        if not outlook.pays:
-            return
-        row = state.partitions.get(tip)
-        upto = 0 if row is None else row.compacted_upto
-        waits = (
-            former is not None
-            and former.compacted_upto == upto
-            and not (outlook.has_gaps and dirty_bytes < former.dirty_bytes)
-        )
-        self._due[tip] = _Due(upto, dirty_bytes, former.since_ms if waits and former else now_ms)
+
+def _noted(outlook: PartitionOutlook, former: _Due | None, now_ms: int) -> _Due:
+    """A partition that is due by its outlook, and was as `former` says."""
+    dirty_bytes, upto = outlook.section.dirty_bytes, outlook.compacted_upto
+    waits = (
+        former is not None
+        and former.compacted_upto == upto
+        and not (outlook.has_gaps and dirty_bytes < former.dirty_bytes)
+    )
+    return _Due(upto, dirty_bytes, former.since_ms if waits and former else now_ms)

@@ -24,7 +24,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compaction_settings import MAX_INPUTS_OF_A_REPLACE, CompactionSettings
 from stratalog.compaction.plan.compaction_job import JobReason, JobRoom, JobSize
 from stratalog.compaction.plan.run_selection import RunSelection, Selection
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
@@ -96,8 +96,10 @@ class JobAssembly:
             if (number := survey.number_of(name)) is not None
         }
         self._whole_room = JobRoom(settings.max_inputs_per_job, settings.max_job_bytes)
+        self._widest_room = self._whole_room._replace(input_count=MAX_INPUTS_OF_A_REPLACE)
+        """That of a partition whose section has more inputs."""
         self._rooms = {
-            number: self._whole_room.within(room)
+            number: self._widest_room.within(room)
             for name, room in rooms.items()
             if (number := survey.number_of(name)) is not None
         }
@@ -123,7 +125,8 @@ class JobAssembly:
         section = self._survey.outlook(seed).section
         least = self._survey.eligible_objects(seed)[: section.least_run]
         size_level = max(map(self._level, least))
-        room = JobRoom(self._settings.max_inputs_per_job >> size_level, self._settings.max_job_bytes)
+        most_inputs = max(self._settings.max_inputs_per_job, len(section.eligible))
+        room = self._whole_room._replace(input_count=most_inputs >> size_level)
         for number in least:
             room = room.within(self._room(number))
         load = _Load(room._replace(input_count=max(room.input_count, section.least_run)))
@@ -137,7 +140,9 @@ class JobAssembly:
                 for partition in self._survey.partitions_in(load.objects)
                 if partition in ranks and (is_failing or not self.is_failing(partition))
             ]
-            for other in [*sorted(neighbours, key=ranks.__getitem__), *others]:
+            # The next ones first: a job reads what lies between its slices.
+            neighbours.sort(key=lambda partition: abs(partition - seed))
+            for other in [*neighbours, *others]:
                 self._take(load, other, must_take=False)
         partitions = None if load.is_whole else frozenset(load.partitions)
         selection = self.selection.select(load.objects, partitions)
@@ -189,27 +194,40 @@ class JobAssembly:
         """Add the objects of the longest run from the first slice of a section that fits the job; none if
         less than the least run fits. `must_take`: the section fits by definition, whatever its bytes.
         """
+        if partition in load.partitions:
+            return True
         section = self._survey.outlook(partition).section
-        size_bytes = load.size_bytes + (0 if load.is_whole else section.eligible_bytes)
-        if size_bytes > load.room.planned_bytes and not must_take:
+        all_bytes = load.size_bytes + (0 if load.is_whole else section.eligible_bytes)
+        if all_bytes > load.room.planned_bytes and not must_take:
             return False
+        eligible = self._survey.eligible_objects(partition)
+        if load.objects.issuperset(eligible):
+            # As with most partitions beside another one.
+            load.partitions.add(partition)
+            load.size_bytes = all_bytes
+            return True
+        size_bytes = load.size_bytes
         added: set[int] = set()
-        for count, number in enumerate(self._survey.eligible_objects(partition)):
-            if number in load.objects:
+        for count, number in enumerate(eligible):
+            is_there, before_bytes = number in load.objects, size_bytes
+            if not load.is_whole:
+                size_bytes = load.size_bytes + section.first_bytes(count + 1)
+            elif not is_there:
+                size_bytes += data_bytes_of(self._survey.objects[number])
+            if is_there:
                 continue
-            object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
             is_least = must_take and count < section.least_run
             room = load.room if is_least else load.room.within(self._room(number))
             # The section is within the bytes of a job of its own, unless there was no room for one.
             takes_all = must_take and room.planned_bytes == self._whole_room.planned_bytes
-            fits_bytes = is_least or takes_all or size_bytes + object_bytes <= room.planned_bytes
+            fits_bytes = is_least or takes_all or size_bytes <= room.planned_bytes
             fits_count = len(load.objects) + len(added) < room.input_count
             if not (self.is_free(number) and fits_bytes and fits_count):
                 if count < section.least_run:
                     return False
+                size_bytes = before_bytes
                 break
             added.add(number)
-            size_bytes += object_bytes
         for number in added:
             load.room = load.room.within(self._room(number))
         load.objects |= added
@@ -253,12 +271,15 @@ class JobAssembly:
         if partitions is None:
             read_bytes = sum(self._survey.movable_bytes[number] for number in selection.objects)
         else:
-            read_bytes = sum(self._survey.outlook(number).section.eligible_bytes for number in partitions)
+            read_bytes = sum(
+                self._survey.outlook(run.partition).section.first_bytes(run.slice_count)
+                for run in selection.runs
+            )
         return JobSize(len(selection.runs), read_bytes)
 
     def _room(self, number: int) -> JobRoom:
         """The most that a job with the object may take."""
-        return self._rooms.get(number, self._whole_room)
+        return self._rooms.get(number, self._widest_room)
 
     def _level(self, number: int) -> int:
         """How often a job with the object is halved."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.input_need import NOTHING, ByteRange, InputNeed
 from stratalog.compaction.plan.job_needs import HashedRun, JobNeeds
-from stratalog.compaction.plan.run_slices import column_places
+from stratalog.compaction.plan.slice_table import column_places
 from stratalog.record.key_block import key_stream_bytes
 from stratalog.record.native.batch_kernels import run_ranges, run_sums
 from stratalog.remote.metadata.shard.live_slice import LiveSlice

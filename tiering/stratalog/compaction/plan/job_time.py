@@ -19,6 +19,9 @@ MAX_JOB_S = 2 * 60 * 60
 """The longest time of a job: far less than the collector's grace, which goes on until the commit has landed,
 and as much as a tombstone may stay too long."""
 MAX_JOB_MS = MAX_JOB_S * 1000
+REST_OF_LATE_MS = 24 * 60 * 60 * 1000
+"""A partition rests for so long after its least job has run out of time: each further try would cost as
+much."""
 
 
 def require_time(cost: JobCost, settings: CompactionSettings) -> None:
@@ -60,11 +63,14 @@ class JobTimer:
         self._begin_ms = begin_ms
 
     def check(self) -> None:
-        """Raise OverloadedError if the job has taken longer than it may."""
-        if self._clock.monotonic_s() - self._begin_s > MAX_JOB_S:
+        """Raise OverloadedError if the job has taken longer than it may: see `ran_out`."""
+        took_s = self._clock.monotonic_s() - self._begin_s
+        if took_s > MAX_JOB_S:
             raise OverloadedError(
-                "a compaction job takes too long, so it ends here; raise the limits of"
-                " remote.compaction, or find out why the store or this machine is so slow",
+                "a compaction job takes too long, so it ends here; raise the limits of remote.compaction,"
+                " find out why the store or this machine is so slow, or share the work of one partition among"
+                " many machines by `stratalog spark compact`",
+                took_s=int(took_s),
                 max_s=MAX_JOB_S,
             )
 
@@ -78,3 +84,8 @@ class JobTimer:
                 took_s=(date_ms - self._begin_ms) // 1000,
                 max_s=MAX_JOB_S,
             )
+
+
+def ran_out(error: OverloadedError) -> bool:
+    """Whether a job has run, and taken longer than it may."""
+    return "took_s" in error.fields

@@ -14,9 +14,11 @@ that each becomes one slice.
 
 A job reads a bounded number of objects, so the first section ends there. The rest of it waits until the
 slices before it have become fewer. Where a job over them does not pay, because it could take too little of
-the rest, slices of the rest become one whenever they fill it: then a job takes more. Where the bound for
-slices, or the bytes of a job, keep the first ones apart for ever, the rest is compacted like a section behind
-a gap, and a key may have a record in each part.
+the rest, slices of the rest become one whenever they fill it: then a job takes more. Where that is not
+enough, because slices are full, a job reads as many objects as one commit may replace. Meanwhile, where the
+bound for slices, or the bytes of a job, keep the first ones apart for ever, the rest is compacted like a
+section behind a gap, and a key may have a record in each part. That is for ever where even the longest job
+is too short: the outlook says so.
 
 A job has the bytes of the settings, or more if it would compact fewer than it writes again. So what a large
 partition costs for each new byte does not grow with the partition.
@@ -54,6 +56,12 @@ UNDATED_REFUSED = (
     " in their objects until they expire, and nothing behind them is compacted"
 )
 
+TOO_MANY_SLICES = (
+    "one job would have to read more objects than a commit may replace, so the partition is compacted in"
+    " parts, each of which may have a record of a key, and compacted_upto stands still; raise"
+    " remote.compaction.job.max.bytes, so that fewer slices hold it"
+)
+
 NEVER_MS = -1
 MOST_SLICES = (1 << 16) - 1
 """No run takes more slices."""
@@ -83,6 +91,14 @@ class Section(NamedTuple):
     """Since when the oldest of the dirty records is over `max.compaction.lag.ms`, in milliseconds since 1970
     UTC; -1 if none is."""
 
+    def first_bytes(self, count: int) -> int:
+        """The bytes of the first `count` eligible slices, an estimate: dirty ones count as equals."""
+        dirty_count = len(self.eligible) - self.least_run + 1
+        left_count = min(len(self.eligible) - count, dirty_count)
+        if left_count <= 0:
+            return self.eligible_bytes
+        return self.eligible_bytes - min(self.dirty_bytes, self.eligible_bytes) * left_count // dirty_count
+
     def pays(self, min_dirty_ratio: float) -> bool:
         """Whether it is forced, or enough is dirty."""
         if not self.least_run:
@@ -99,6 +115,8 @@ class PartitionOutlook(NamedTuple):
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
     log_start_offset: int
+    compacted_upto: int
+    """Below this offset at most one record of each key is left."""
     first_stored_index: int
     """The index of the first slice that is no gap, so no record lies below it; else the count of slices."""
     compactable_end: int
@@ -153,6 +171,8 @@ class OutlookTerms(NamedTuple):
     may_drop_tombstones: bool
     max_inputs: int
     """Objects that a job may read."""
+    most_inputs: int
+    """Objects that a job of one partition may read where fewer do not pay; at least `max_inputs`."""
     max_job_bytes: int
     """Bytes that one output slice may have, and that a job may always read."""
     max_partition_bytes: int
@@ -186,23 +206,70 @@ def judge_partition(
     `uploads_ms` has for each slice the time of the upload of its object; None for a gap. `carries_only`: why
     nothing is compacted, if so.
     """
+    ratio = topic.min_dirty_ratio if terms.min_dirty_ratio is None else terms.min_dirty_ratio
+    fresh = None if carries_only is not None else _fresh_section(topic, row, slices, uploads_ms, terms)
+    if fresh is not None:
+        count = slices.slice_count
+        outlook = PartitionOutlook(
+            topic_id_partition=tip,
+            topic=topic,
+            log_start_offset=row.log_start_offset,
+            compacted_upto=row.compacted_upto,
+            first_stored_index=0,
+            compactable_end=count,
+            section=fresh,
+            min_dirty_ratio=ratio,
+            has_gaps=False,
+            is_blocked=False,
+            refusal=None,
+        )
+        return JudgedPartition(outlook, bytearray(b"\x01") * count, array("H", [MOST_SLICES]) * count)
     judgement = _Judgement(topic, row, slices, uploads_ms, terms)
     refusal = judgement.refusal() if carries_only is None else carries_only
     stop = judgement.compactable_end() if topic.is_compacted and carries_only is None else 0
-    ratio = topic.min_dirty_ratio if terms.min_dirty_ratio is None else terms.min_dirty_ratio
+    section = _best_section(judgement.sections(stop), ratio)
+    if not section.pays(ratio) and judgement.is_beyond_a_job(stop):
+        refusal = refusal or TOO_MANY_SLICES
     outlook = PartitionOutlook(
         topic_id_partition=tip,
         topic=topic,
         log_start_offset=row.log_start_offset,
+        compacted_upto=row.compacted_upto,
         first_stored_index=judgement.first_stored_index,
         compactable_end=stop,
-        section=_best_section(judgement.sections(stop), ratio),
+        section=section,
         min_dirty_ratio=ratio,
         has_gaps=bool(judgement.gaps),
         is_blocked=stop < slices.slice_count and slices.gaps[stop] is None,
         refusal=refusal,
     )
     return JudgedPartition(outlook, judgement.movable, judgement.reaches)
+
+
+def _fresh_section(
+    topic: TopicPolicy,
+    row: PartitionRow,
+    slices: SliceBriefs,
+    uploads_ms: Sequence[int | None],
+    terms: OutlookTerms,
+) -> Section | None:
+    """The section of a partition that one job takes as a whole, with nothing compacted and nothing out of the
+    ordinary, as most new ones of a shard with many; None for any other, which `_Judgement` judges slice by
+    slice."""
+    count, size_bytes = slices.slice_count, sum(slices.data_bytes)
+    is_fresh = (
+        topic.takes_all_ages
+        and count <= terms.max_inputs
+        and size_bytes <= terms.max_partition_bytes
+        and slices.end_offsets[-1] <= row.stable_end_offset
+        and min(slices.stable_end_offsets) > row.compacted_upto
+        and None not in uploads_ms
+        and not any(slices.tombstone_counts)
+        and not any(slices.marker_counts)
+    )
+    if not is_fresh:
+        return None
+    return Section(range(count), 1, size_bytes, size_bytes, size_bytes)
 
 
 def _best_section(sections: Iterator[Section], min_dirty_ratio: float) -> Section:
@@ -253,7 +320,8 @@ class _Judgement:
         """The slices that age by their upload, because no record has a time. Such a slice stays in the object
         of its upload where retention goes by time: in another one, it would be as young as the youngest slice
         there, and each further job would make it younger."""
-        if not self._topic.span.has_time:
+        # In most partitions each slice has a record with a time.
+        if not self._topic.span.has_time or min(self._slices.max_timestamps) > NO_TIMESTAMP:
             return ()
         counts_and_times = zip(self._slices.record_counts, self._slices.max_timestamps, strict=True)
         return [
@@ -295,15 +363,28 @@ class _Judgement:
             if section.start != self.first_stored_index:
                 yield from self._parts(section)
                 continue
-            head = self._head(section)
+            head = self._head(section, self._terms.max_inputs)
             yield head
             # It does not pay.
             if len(section) > self._terms.max_inputs:
                 clean_count = self._clean_count(section)
                 rest = section[min(clean_count, self._terms.max_inputs) :]
-                yield from self._full_parts(rest)
+                whole = (self._head(section, self._terms.most_inputs),)
+                parts = self._full_parts(rest)
+                # Where compacted slices leave no room in a job, parts that come again and again must not keep
+                # the others waiting.
+                is_crowded = 2 * clean_count > self._terms.max_inputs
+                yield from itertools.chain(whole, parts) if is_crowded else itertools.chain(parts, whole)
                 if not head.least_run:
                     yield from self._parts(rest)
+
+    def is_beyond_a_job(self, stop: int) -> bool:
+        """Whether the first section, up to the slice `stop`, has dirty slices and is more than any job may
+        read."""
+        section = next(self._between_gaps(stop), range(0))
+        is_first = section.start == self.first_stored_index
+        is_longer = len(section) > self._terms.most_inputs
+        return is_first and is_longer and self._clean_count(section) < len(section)
 
     def _between_gaps(self, stop: int) -> Iterator[range]:
         first = self.first_stored_index
@@ -313,9 +394,9 @@ class _Judgement:
                 yield range(first, end)
             first = max(first, end + 1)
 
-    def _head(self, section: range) -> Section:
-        """The first section, as far as a job may read it."""
-        head = section[: self._terms.max_inputs]
+    def _head(self, section: range, most_inputs: int) -> Section:
+        """The first section, as far as a job of so many inputs may read it."""
+        head = section[:most_inputs]
         clean_count = self._clean_count(section)
         due_index = self._due_index(section)
         settling_index = None if due_index is None else self._settling_index(section, due_index)

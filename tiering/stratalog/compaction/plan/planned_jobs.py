@@ -13,9 +13,8 @@ from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.partition_outlook import PartitionOutlook
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection, Selection
-from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.shard_survey import ShardSurvey
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.compaction.plan.surveyed_slices import SliceRange
 from stratalog.remote.metadata.shard.shard_state import LiveObject
 
 
@@ -114,7 +113,8 @@ class PlannedJobs(Sequence[CompactionJob]):
         return counts if len(counts) > 1 else ()
 
     def _runs(self, choices: Sequence[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
-        for choice, slices in zip(choices, RunSlices.of_runs(map(self._slices, choices)), strict=True):
+        found = self._survey.slices.runs(map(self._range, choices))
+        for choice, slices in zip(choices, found, strict=True):
             outlook = self._survey.outlook(choice.partition)
             run = PartitionRun(
                 topic_id_partition=outlook.topic_id_partition,
@@ -128,9 +128,9 @@ class PlannedJobs(Sequence[CompactionJob]):
             gathering.add(run)
             yield run
 
-    def _slices(self, choice: RunChoice) -> Sequence[LiveSlice]:
+    def _range(self, choice: RunChoice) -> SliceRange:
         tip = self._survey.outlook(choice.partition).topic_id_partition
-        return self._survey.state.partition(tip).slices[choice.first : choice.end]
+        return SliceRange(tip, choice.partition, choice.first, choice.end)
 
 
 class CompactionPlan(NamedTuple):

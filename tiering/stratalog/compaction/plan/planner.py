@@ -20,7 +20,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compaction_settings import MAX_INPUTS_OF_A_REPLACE, CompactionSettings
 from stratalog.compaction.plan.compaction_job import JobRoom, Refusal
 from stratalog.compaction.plan.job_assembly import JobAssembly, JobDraft
 from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook
@@ -61,6 +61,7 @@ def plan(
         now_ms=now_ms,
         may_drop_tombstones=may_drop_tombstones,
         max_inputs=settings.max_inputs_per_job,
+        most_inputs=MAX_INPUTS_OF_A_REPLACE,
         max_job_bytes=settings.max_job_bytes,
         max_partition_bytes=max(settings.max_job_bytes, settings.max_partition_bytes),
         # A caller that names a topic wants it compacted now, not when it pays.

@@ -92,7 +92,8 @@ class RunSelection:
             number for number, count in taken.items() if count == survey.objects[number].live_slices
         )
         useful = [run for run in runs if run.gains or not emptied.isdisjoint(self._objects_of([run]))]
-        needed = frozenset(self._objects_of(useful))
+        # In most jobs each run is useful.
+        needed = frozenset(taken if len(useful) == len(runs) else self._objects_of(useful))
         # Most jobs need all, and a plan keeps one set for them.
         return Selection(useful, needed if needed == candidates else candidates, needed, emptied)
 

@@ -1,8 +1,6 @@
-"""The slices of a run as columns of numbers.
+"""The slices of a run as columns of numbers: a job has a hundred thousand slices.
 
-A job has a hundred thousand slices. As objects each of them takes a kibibyte and lies in no cache, so each
-look at one costs as much as several looks at a column. Columns take a third of that, and go to another
-process as they are. Many small runs lie in one table, so that a step for a column costs little for each run.
+Those of many small runs lie in one table.
 """
 
 from __future__ import annotations
@@ -10,11 +8,11 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, cast, overload
+from typing import cast, overload
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.slice_table import PLACES, TABLE_SLICES, UNSIGNED, SliceTable
 from stratalog.record.native.batch_filter import RunColumns
-from stratalog.record.number_columns import NUMBER, PAIRS, SKIPPED, tuple_columns
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.objects.slice_entry import (
@@ -27,94 +25,6 @@ from stratalog.remote.objects.slice_entry import (
     ascending_epochs,
 )
 
-_SHAPES = {
-    "base_offset": NUMBER,
-    "end_offset": NUMBER,
-    "data_position": NUMBER,
-    "data_bytes": NUMBER,
-    "data_crc": NUMBER,
-    "record_count": NUMBER,
-    "min_timestamp": NUMBER,
-    "max_timestamp": NUMBER,
-    "max_timestamp_offset": NUMBER,
-    "codec_mask": NUMBER,
-    "stable_end_offset": NUMBER,
-    "index": len(PartRef._fields),
-    "has_aborted": NUMBER,
-    "open_transactions": PAIRS,
-    "tombstone_count": NUMBER,
-    "marker_count": NUMBER,
-    "earliest_delete_horizon_ms": -NUMBER,
-    "leader_epochs": PAIRS,
-    "last_batch": -len(LastBatch._fields),
-    "key_stream": -len(KeyStreamRef._fields),
-}
-_SHAPE = tuple([_SHAPES.get(field, SKIPPED) for field in SliceEntry._fields])
-_PARTS = {"index": PartRef._fields, "last_batch": LastBatch._fields, "key_stream": KeyStreamRef._fields}
-
-
-def _column_names() -> Iterator[str]:
-    for field in SliceEntry._fields:
-        shape = _SHAPES.get(field, SKIPPED)
-        if shape < 0:
-            yield f"has_{field}"
-        if field in _PARTS:
-            yield from (f"{field}.{part}" for part in _PARTS[field])
-        elif shape != SKIPPED:
-            yield field
-
-
-_PLACES = {name: place for place, name in enumerate(_column_names())}
-"""The columns, by their names."""
-_WIDTH = len(_PLACES)
-_UNSIGNED = 1 << 64
-_TABLE_SLICES = 4096
-"""Slices of one table, about."""
-
-
-def column_places(*names: str) -> tuple[int, ...]:
-    """The places of columns, counted from 0, in `RunSlices.columns`."""
-    return tuple([_PLACES[name] for name in names])
-
-
-class _SliceTable(NamedTuple):
-    """The slices of some runs, one run behind the other. Immutable."""
-
-    object_names: tuple[str, ...]
-    topics: tuple[str, ...]
-    base_offsets: array[int]
-    numbers: array[int]
-    """All columns, one behind the other."""
-    transactions: array[int]
-    """The open transactions of all slices: the two numbers of each."""
-    epochs: array[int]
-    """Their leader epochs, in the same way."""
-    hash_key_id: int | None
-    """The hashing of all key streams, as in the column; None unless each slice has one, of the same
-    hashing."""
-
-    @staticmethod
-    def of(slices: Sequence[LiveSlice]) -> _SliceTable:
-        object_names, base_offsets, end_offsets, entries, gaps = zip(*slices, strict=True)
-        assert gaps.count(None) == len(gaps), "no job takes a gap"
-        numbers, (transactions, epochs) = tuple_columns(entries, _SHAPE)
-        count = len(entries)
-        assert numbers[count : 2 * count] == array("q", end_offsets), "no slice is clipped at the high end"
-        has_keys, hash_key_ids = (
-            numbers[place * count : (place + 1) * count]
-            for place in column_places("has_key_stream", "key_stream.hash_key_id")
-        )
-        is_one = sum(has_keys) == count == hash_key_ids.count(hash_key_ids[0])
-        return _SliceTable(
-            object_names=object_names,
-            topics=tuple([entry.topic for entry in entries]),
-            base_offsets=array("q", base_offsets),
-            numbers=numbers,
-            transactions=transactions,
-            epochs=epochs,
-            hash_key_id=hash_key_ids[0] if is_one else None,
-        )
-
 
 class RunSlices(Sequence[LiveSlice]):
     """Consecutive slices of one partition, at least one and none of them a gap. Immutable, so thread-safe.
@@ -123,10 +33,10 @@ class RunSlices(Sequence[LiveSlice]):
     ones for a piece of work that looks at them more than once.
     """
 
-    __slots__ = ("_end", "_first", "_table", "_topic_id_partition")
+    __slots__ = ("_end", "_first", "_table", "_topic_id_partition", "columns")
 
     def __init__(self, slices: Sequence[LiveSlice]) -> None:
-        self._place(_SliceTable.of(slices), 0, len(slices), slices[0].entry.topic_id_partition)
+        self._place(SliceTable.of(slices), 0, len(slices), slices[0].entry.topic_id_partition)
 
     @staticmethod
     def of_runs(runs: Iterable[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
@@ -136,7 +46,7 @@ class RunSlices(Sequence[LiveSlice]):
         for run in runs:
             waiting.append(run)
             waiting_count += len(run)
-            if waiting_count >= _TABLE_SLICES:
+            if waiting_count >= TABLE_SLICES:
                 yield from RunSlices._in_one_table(waiting)
                 waiting, waiting_count = [], 0
         yield from RunSlices._in_one_table(waiting)
@@ -145,21 +55,31 @@ class RunSlices(Sequence[LiveSlice]):
     def _in_one_table(runs: Sequence[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
         if not runs:
             return
-        table, end = _SliceTable.of([*itertools.chain.from_iterable(runs)]), 0
+        table, end = SliceTable.of([*itertools.chain.from_iterable(runs)]), 0
         for run in runs:
             first, end = end, end + len(run)
-            slices = RunSlices.__new__(RunSlices)
-            slices._place(table, first, end, run[0].entry.topic_id_partition)
-            yield slices
+            yield RunSlices.in_table(table, first, end, run[0].entry.topic_id_partition)
 
-    def _place(self, table: _SliceTable, first: int, end: int, tip: TopicIdPartition) -> None:
+    @staticmethod
+    def in_table(table: SliceTable, first: int, end: int, tip: TopicIdPartition) -> RunSlices:
+        """The slices of the rows [first, end), all of them of that partition."""
+        slices = RunSlices.__new__(RunSlices)
+        slices._place(table, first, end, tip)
+        return slices
+
+    def _place(self, table: SliceTable, first: int, end: int, tip: TopicIdPartition) -> None:
         self._table = table
         self._first = first
         self._end = end
+        self.columns: RunColumns = table.object_names, table.base_offsets, table.numbers, first, end
+        """All columns, for kernels. Change nothing in them."""
         self._topic_id_partition = tip
         base_offsets, end_column = table.base_offsets, len(table.object_names)
         end_offsets = table.numbers[end_column + first : end_column + end - 1]
         assert base_offsets[first + 1 : end] == end_offsets, "a run has no holes"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RunSlices.in_table, (self._table, self._first, self._end, self._topic_id_partition)
 
     @property
     def object_names(self) -> tuple[str, ...]:
@@ -170,14 +90,13 @@ class RunSlices(Sequence[LiveSlice]):
         """A number in the entry of each slice: that of a field, or of a part of one, such as
         `index.position`. `has_key_stream` is 1 if there is one, else 0, and the parts are 0 then."""
         table = self._table
-        start = _PLACES[name] * len(table.object_names)
+        start = PLACES[name] * len(table.object_names)
         return table.numbers[start + self._first : start + self._end]
 
     @property
-    def columns(self) -> RunColumns:
-        """All columns, for kernels. Change nothing in it."""
-        table = self._table
-        return table.object_names, table.base_offsets, table.numbers, self._first, self._end
+    def last_object_name(self) -> str:
+        """The object of the last slice."""
+        return self._table.object_names[self._end - 1]
 
     @property
     def base_offsets(self) -> array[int]:
@@ -196,7 +115,7 @@ class RunSlices(Sequence[LiveSlice]):
 
     def _number(self, name: str, row: int) -> int:
         table = self._table
-        return table.numbers[_PLACES[name] * len(table.object_names) + row]
+        return table.numbers[PLACES[name] * len(table.object_names) + row]
 
     @property
     def base_offset(self) -> int:
@@ -210,12 +129,15 @@ class RunSlices(Sequence[LiveSlice]):
     @property
     def ranges(self) -> SliceRanges:
         """The objects and offsets that tell these slices from others."""
-        return SliceRanges(self.object_names, tuple(self.base_offsets), tuple(self.column("end_offset")))
+        base_offsets = tuple(self.base_offsets)
+        # A run has no holes, and a commit holds the ranges of a hundred thousand slices: they share numbers.
+        return SliceRanges(self.object_names, base_offsets, (*base_offsets[1:], self.end_offset))
 
     @property
     def are_transactional(self) -> bool:
         """Whether a slice has markers, or transactions that are aborted or open."""
-        return (
+        # In most tables none has.
+        return self._table.is_transactional and (
             len(self._transactions(self._first, self._end)) > 0
             or any(self.column("marker_count"))
             or any(self.column("has_aborted"))
@@ -224,11 +146,11 @@ class RunSlices(Sequence[LiveSlice]):
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
         """The leader epochs of all, each with its first start offset."""
-        epochs = self._epochs(self._first, self._end)
-        if epochs and epochs[::2].count(epochs[0]) * 2 == len(epochs):
-            # As in most runs.
-            return (LeaderEpoch(epochs[0], epochs[1]),)
-        return ascending_epochs(_pairs(epochs))
+        table = self._table
+        if table.leader_epoch is not None:
+            # As in most tables.
+            return (LeaderEpoch(table.leader_epoch, table.epochs[2 * self._first + 1]),)
+        return ascending_epochs(_pairs(self._epochs(self._first, self._end)))
 
     def have_key_streams(self, hash_key_id: int) -> bool:
         """Whether each slice has a key stream that was made in this way."""
@@ -271,7 +193,7 @@ class RunSlices(Sequence[LiveSlice]):
         has_aborted, _, tombstone_count, marker_count = numbers[-17:-13]
         has_horizon, horizon_ms, _, has_batch = numbers[-13:-9]
         has_keys, hash_key_id = numbers[-6], numbers[-1]
-        numbers[-1] = hash_key_id if hash_key_id >= 0 else hash_key_id + _UNSIGNED
+        numbers[-1] = hash_key_id if hash_key_id >= 0 else hash_key_id + UNSIGNED
         topic_id, partition = self._topic_id_partition
         entry = SliceEntry._make(
             (
@@ -312,4 +234,4 @@ def _pairs(numbers: array[int]) -> Iterator[tuple[int, int]]:
 
 def _signed(number: int) -> int:
     """The signed number with the same 64 bits as an unsigned one."""
-    return number - _UNSIGNED if 2 * number >= _UNSIGNED else number
+    return number - UNSIGNED if 2 * number >= UNSIGNED else number

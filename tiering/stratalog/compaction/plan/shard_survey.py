@@ -1,14 +1,14 @@
 """Keeps a few bytes of each slice of a shard, for one plan.
 
-One pass over the partitions reads the slices of one at a time. What it keeps are columns: 11 bytes for each
-slice, some hundred for each partition and object, so that a shard of 5 million slices takes about 60 MiB. The
-slices of a job are read again when the job is due.
+One pass over the partitions reads the slices of some hundred at a time. What it keeps are columns: 11 bytes
+for each slice, some hundred for each partition and object, so that a shard of 5 million slices takes about 60
+MiB, and all columns of some thousand slices (`SurveyedSlices`). The slices of a job are read again when the
+job is due, but for those.
 """
 
 from __future__ import annotations
 
 import itertools
-import operator
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -23,9 +23,9 @@ from stratalog.compaction.plan.partition_outlook import (
     Reaches,
     judge_partition,
 )
+from stratalog.compaction.plan.surveyed_slices import SurveyedSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-from stratalog.remote.metadata.shard.slice_list import SliceList
 
 UNKNOWN_TOPIC_REFUSED = (
     "its topic is not in the catalog, or is configured by newer software; its slices stay as they are"
@@ -65,7 +65,7 @@ class ShardSurvey:
     ) -> None:
         """`excluded` partitions are not touched, and `carried` ones not compacted, for the reasons given.
         Loads all pages, one after the other, and raises as `SlicePages` does."""
-        self.state = state
+        self.slices = SurveyedSlices(state)
         self.objects: Sequence[LiveObject] = sorted(
             state.objects.values(), key=lambda live: (live.seq, live.ref.name)
         )
@@ -99,19 +99,21 @@ class ShardSurvey:
         # The last one is that of `_NO_OBJECT`.
         uploads_ms = [*(live.uploaded_ms for live in self.objects), None]
         names: Sequence[str] = ()
-        numbers: list[int] = []
+        numbers: array[int] = array("i")
         uploaded_ms: list[int | None] = []
-        for tip, row in sorted(self.state.partitions.rows(), key=operator.itemgetter(0)):
-            slices_here = SliceList(tip, row, self.state.pages)
-            if not len(slices_here):
-                continue
-            slices = slices_here.in_brief()
+        topic_id: UUID | None = None
+        topic: TopicPolicy | None = None
+        first_row = 0
+        for tip, row, slices in self.slices.read():
             if slices.object_names != names:
                 # Partitions that were uploaded together have the same objects.
-                names = slices.object_names
-                numbers = [self._numbers.get(name, _NO_OBJECT) for name in names]
+                self._note_rows(first_row, numbers)
+                first_row, names = len(self._object_of), slices.object_names
+                numbers = array("i", [self._numbers.get(name, _NO_OBJECT) for name in names])
                 uploaded_ms = [uploads_ms[number] for number in numbers]
-            topic = topics.get(tip.topic_id)
+            if tip.topic_id is not topic_id:
+                topic_id = tip.topic_id
+                topic = topics.get(topic_id)
             if topic is None or (excluded and tip in excluded):
                 self.refusals.append(Refusal(tip, excluded.get(tip, UNKNOWN_TOPIC_REFUSED)))
                 self.outlooks.append(None)
@@ -129,9 +131,13 @@ class ShardSurvey:
             self.outlooks.append(judged.outlook)
             self._add_slices(numbers, judged.movable, judged.reaches)
             self._add_to_objects(numbers, slices.data_bytes, judged.movable, topic.kind)
-        for place, number in enumerate(self._object_of):
+        self._note_rows(first_row, numbers)
+
+    def _note_rows(self, first: int, numbers: Sequence[int]) -> None:
+        """Give each object its rows from `first` on; these objects come again and again there."""
+        for place, number in enumerate(numbers):
             if number != _NO_OBJECT:
-                self._rows_of[number].append(place)
+                self._rows_of[number].extend(range(first + place, len(self._object_of), len(numbers)))
 
     def _add_slices(self, numbers: Sequence[int], movable: bytes | bytearray, reaches: Reaches) -> None:
         self._object_of.extend(numbers)

@@ -42,6 +42,12 @@ class TopicPolicy:
         larger number for plain ones, one more for each factor of four in their retention time."""
         return COMPACTED_KIND if self.is_compacted else 1 + self.retention_ms.bit_length() // 2
 
+    @property
+    def takes_all_ages(self) -> bool:
+        """Whether a job may compact any slices of the topic together, however young or old they are."""
+        has_lag = self.min_compaction_lag_ms > 0 or self.max_compaction_lag_ms < LONG_MAX
+        return self.is_compacted and not has_lag and not self.span.is_bounded
+
     @staticmethod
     def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
         """The policy of a topic on a server with these defaults. Raises InvalidConfigError if this version

@@ -49,7 +49,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.restore.metadata_scrub import newest_state
+from stratalog.remote.restore.metadata_scrub import newest_state, unread_shard_finding
 
 _ATTEMPTS = 3
 """How often a partition or a slice is read before what is wrong with it is a finding."""
@@ -210,6 +210,22 @@ class CompactionProof:
 
     def _is_live(self, live: LiveSlice) -> bool:
         return live.object_name in newest_state(self._metadata).objects
+
+
+def unread_shard_report(shard: int, damage: LogStoreError) -> ProofReport:
+    """The report on a shard that cannot be opened, because of one of `SHARD_DAMAGE`: a finding without a
+    topic. It names the key of the object at fault."""
+    found = unread_shard_finding(shard, damage)
+    return ProofReport.of_finding(
+        ProofFinding(
+            kind=ProofFault(found.kind.value),
+            topic="",
+            partition=-1,
+            object_name=found.object_name,
+            offset=-1,
+            reason=f"no partition of shard {shard} is proved: {damage}",
+        )
+    )
 
 
 def _is_compacted(topic: TopicEntry) -> bool:

@@ -34,3 +34,10 @@ class ActiveReaders:
                 if not self._counts[forgotten]:
                     del self._counts[forgotten]
             return len(self._counts)
+
+    def leave(self, tip: TopicIdPartition) -> None:
+        """Forget the reads of a partition whose reader has ended. Another one of it counts with its next
+        read."""
+        with self._lock:
+            if self._counts.pop(tip, 0):
+                self._recent = deque(one for one in self._recent if one != tip)

@@ -8,7 +8,7 @@ at most as a rule, and sends a rival then.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
@@ -29,9 +29,10 @@ class AheadGets:
         """The time at which a GET begins, for `wait`."""
         return self._clock.monotonic_s()
 
-    def get(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of an object, by one GET. Raises StoreError."""
-        return self._gets.get_alone(key, start, end)
+    def pieces(self, key: str, start: int, ends: Sequence[int]) -> Iterator[bytes]:
+        """The bytes of an object from `start` up to each of `ends`, by one GET, each piece as it comes.
+        Raises StoreError."""
+        return self._gets.pieces_alone(key, start, ends)
 
     def wait(self, condition: threading.Condition, size_bytes: int, begin_s: float) -> bool:
         """Wait for `condition`, which the caller holds; returns whether a GET of this size that began at

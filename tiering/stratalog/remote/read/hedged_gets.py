@@ -10,7 +10,8 @@ gain, and they run on the caller's own thread; so do those of read-ahead, see `a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from stratalog.base.clock import Clock
@@ -23,7 +24,7 @@ _PIECE_BYTES: Final = 1 << 20
 _MAX_CREDIT: Final = 8.0
 """Rivals that quick requests may save up for a slow moment."""
 _DEADLINE_S: Final = 120.0
-"""A request in a race that takes longer, and a second for each MiB, counts as failed."""
+"""A request that is read in pieces, takes longer, and a second for each MiB, counts as failed."""
 MIN_SAMPLE_COUNT: Final = 64
 
 
@@ -98,27 +99,17 @@ class _Race:
 
     def _read(self) -> bytes | None:
         """The range; None if the other request has won meanwhile."""
-        deadline_s = self._clock.monotonic_s() + _DEADLINE_S + self._size_bytes / (1 << 20)
         if self._is_over():
             return None
-        stream = self._store.open_range(self._key, self._start, self._size_bytes)
-        try:
-            pieces: list[bytes] = []
-            left_bytes = self._size_bytes
-            while left_bytes > 0:
-                pieces.append(stream.read(min(left_bytes, _PIECE_BYTES)))
-                left_bytes -= len(pieces[-1])
+        end = self._start + self._size_bytes
+        ends = [*range(self._start + _PIECE_BYTES, end, _PIECE_BYTES), end]
+        pieces: list[bytes] = []
+        with closing(_pieces(self._store, self._clock, self._key, self._start, ends)) as coming:
+            for piece in coming:
+                pieces.append(piece)
                 if self._is_over():
                     return None
-                if not pieces[-1] or self._clock.monotonic_s() > deadline_s:
-                    raise StoreUnavailableError(
-                        "the store sends an object too slowly; try again",
-                        key=self._key,
-                        store=self._store.url,
-                    )
-            return b"".join(pieces)
-        finally:
-            stream.close()
+        return b"".join(pieces)
 
     def _is_over(self) -> bool:
         return self._answer is not None
@@ -159,6 +150,21 @@ class HedgedGets:
         """Like `get`, without a rival, on the caller's own thread."""
         return self._counted(end - start, lambda: self._store.get_range(key, start, end - start))
 
+    def pieces_alone(self, key: str, start: int, ends: Sequence[int]) -> Generator[bytes]:
+        """The bytes of an object from `start` up to each of `ends`, by one GET like `get_alone`, each piece
+        as it comes. Raises the errors of `get`."""
+        begin_s, end = self._clock.monotonic_s(), start
+        try:
+            with closing(_pieces(self._store, self._clock, key, start, ends)) as coming:
+                for piece in coming:
+                    end += len(piece)
+                    # A GET of this size alone would have ended now.
+                    self._latencies.add(end - start, self._clock.monotonic_s() - begin_s)
+                    yield piece
+        finally:
+            duration_s = self._clock.monotonic_s() - begin_s
+            self._count(ends[-1] - start, duration_s, is_failed=end < ends[-1])
+
     def rival_delay_s(self, size_bytes: int) -> float | None:
         """The time after which a GET of about this size deserves a rival; None if none does."""
         delay_s = self._latencies.slow_s(size_bytes) if self._hedge_share else None
@@ -193,13 +199,12 @@ class HedgedGets:
         data: bytes | None = None
         try:
             data = request()
+            self._latencies.add(size_bytes, self._clock.monotonic_s() - begin_s)
             return data
         finally:
             self._count(size_bytes, self._clock.monotonic_s() - begin_s, is_failed=data is None)
 
     def _count(self, size_bytes: int, duration_s: float, *, is_failed: bool) -> None:
-        if not is_failed:
-            self._latencies.add(size_bytes, duration_s)
         with self._lock:
             before = self._stats
             self._credit = min(_MAX_CREDIT, self._credit + self._hedge_share)
@@ -209,3 +214,22 @@ class HedgedGets:
                 duration_s=before.duration_s + duration_s,
                 failed_count=before.failed_count + is_failed,
             )
+
+
+def _pieces(store: ObjectStore, clock: Clock, key: str, start: int, ends: Sequence[int]) -> Generator[bytes]:
+    """The bytes of an object from `start` up to each of `ends`, by one GET. Raises StoreUnavailableError
+    also where they come too slowly."""
+    size_bytes = ends[-1] - start
+    deadline_s = clock.monotonic_s() + _DEADLINE_S + size_bytes / (1 << 20)
+    stream = store.open_range(key, start, size_bytes)
+    try:
+        for end in ends:
+            piece = stream.read(end - start)
+            if len(piece) < end - start or clock.monotonic_s() > deadline_s:
+                raise StoreUnavailableError(
+                    "the store sends an object too slowly; try again", key=key, store=store.url
+                )
+            start = end
+            yield piece
+    finally:
+        stream.close()

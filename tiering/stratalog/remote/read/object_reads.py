@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from stratalog.base.clock import Clock
@@ -32,8 +32,8 @@ class RemoteReaderSettings:
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
     """Size of a request for data, which sequential readers come to. Where the end of a slice or a multiple of
-    this size lies close behind its end, a request is up to twice as large. Read-ahead asks for two at once
-    where it has room for four."""
+    this size lies close behind its end, a request is up to twice as large. Read-ahead asks for several at
+    once where it has room for three."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
@@ -123,6 +123,10 @@ class ObjectReads:
         and as much ahead of it. So no reader evicts what another comes back for."""
         return self.settings.data_cache_bytes // _SHARES_OF_A_READER // self._active.note(tip)
 
+    def leave(self, tip: TopicIdPartition) -> None:
+        """Note that a reader of a partition has ended, so that the others get its share of the cache."""
+        self._active.leave(tip)
+
     def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
         """Where a request for `wanted_bytes` from `position` on ends, at most at `limit`.
 
@@ -137,15 +141,23 @@ class ObjectReads:
             end = limit if limit - end < chunk_bytes // 2 else end
         return min(end, limit)
 
-    def read_ahead(self, key: str, position: int, end: int) -> CachedRange | None:
-        """Load [position, end) on another thread, or less where another range begins; returns the range. None
-        if too much waits for readers already. A load that fails is not tried again: its reader does that.
+    def read_ahead(self, key: str, position: int, end: int) -> Sequence[CachedRange]:
+        """Load [position, end) on another thread, or less where another range begins, by one request, in
+        ranges of a chunk; returns the ranges, fewer or none if too much waits for readers already. A load
+        that fails is not tried again: its reader does that.
         """
-        one = self.ranges.reserve_ahead(key, position, end)
-        if one is None:
-            return None
-        self._threads.ahead(lambda: _ignoring_failure(lambda: self.ranges.load_ahead(one)))
-        return one
+        ranges: list[CachedRange] = []
+        while position < end:
+            one = self.ranges.reserve_ahead(
+                key, position, self.request_end(position, self.settings.chunk_bytes, end)
+            )
+            if one is None:
+                break
+            ranges.append(one)
+            position = one.end
+        if ranges:
+            self._threads.ahead(lambda: _ignoring_failure(lambda: self.ranges.load_ahead(ranges)))
+        return ranges
 
 
 def _at_once(task: Callable[[], None]) -> None:

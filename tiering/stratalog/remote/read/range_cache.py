@@ -4,8 +4,9 @@ A range has any size, and no two overlap: one that is loaded ends where the next
 least recently used range is evicted first, in constant time. Ranges that are being loaded do not count, so
 each thread may exceed the bound by one of them. A range larger than the whole cache is returned and not kept.
 
-Read-ahead reserves a range, and loads it on another thread. A reader that needs the range before that thread
-has begun loads it itself, so no reader waits for a thread that is busy. A reader that waits for such a load
+Read-ahead reserves ranges, and loads them on another thread: those that follow each other by one request, and
+each of them is there as soon as its bytes have come. A reader that needs a range before that thread has begun
+loads it itself, so no reader waits for a thread that is busy. A reader that waits for such a load
 sends a second request once the first is late; the first good answer counts. What read-ahead has reserved or
 loaded, and no reader has used yet, takes at most half of the cache.
 
@@ -20,7 +21,8 @@ from __future__ import annotations
 import enum
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple, Protocol
 
 from stratalog.remote.loading_cache import CacheStats
@@ -82,8 +84,9 @@ class AheadSource(Protocol):
         """The time at which a load begins, for `wait`."""
         ...
 
-    def get(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the object with a key. Raises StoreError."""
+    def pieces(self, key: str, start: int, ends: Sequence[int]) -> Iterator[bytes]:
+        """The bytes of the object with a key from `start` up to each of `ends`, by one request, each piece as
+        it comes. Raises StoreError."""
         ...
 
     def wait(self, condition: threading.Condition, size_bytes: int, begin_s: float) -> bool:
@@ -93,6 +96,14 @@ class AheadSource(Protocol):
     def send_rival(self, key: str, start: int, end: int, take: Callable[[bytes], bool]) -> bool:
         """Send a second request, which passes its data to `take`; False if there is none to spare."""
         ...
+
+
+class _Request(NamedTuple):
+    """A request of read-ahead to the store."""
+
+    start: int
+    """Its first byte."""
+    begin_s: float
 
 
 class _State(enum.Enum):
@@ -108,7 +119,7 @@ class CachedRange:
     """Bytes [start, end) of an object. Its data never change once loaded; the rest is guarded by the
     cache's condition."""
 
-    __slots__ = ("ahead_since_s", "data", "end", "extent", "has_rival", "is_ahead", "key", "start", "state")
+    __slots__ = ("data", "end", "extent", "has_rival", "is_ahead", "key", "request", "start", "state")
 
     def __init__(self, key: str, start: int, end: int, extent: DiskExtent | None, *, is_ahead: bool) -> None:
         self.key = key
@@ -119,8 +130,8 @@ class CachedRange:
         self.is_ahead = is_ahead
         """Read-ahead asked for it, and no reader has used it yet."""
         self.state = _State.RESERVED
-        self.ahead_since_s: float | None = None
-        """When read-ahead began to load it from the store; None if it does not."""
+        self.request: _Request | None = None
+        """That of read-ahead which loads it from the store; None if none does."""
         self.has_rival = False
         """A reader has sent a second request, or was refused one."""
         self.data = b""
@@ -192,7 +203,7 @@ class RangeCache:
             self._miss_count += 1
             self._end_ahead(one)
             one.state = _State.LOADING
-        self._load(one, self._fetch)
+        self._load([one], self._fetched([one]))
         return one
 
     def find_loaded(self, key: str, position: int) -> CachedRange | None:
@@ -223,15 +234,17 @@ class RangeCache:
                 return None
             return self._reserve(key, position, end, is_ahead=True)
 
-    def load_ahead(self, one: CachedRange) -> None:
-        """Load a reserved range, unless a reader does so already. Raises the errors of the load."""
-        with self._condition:
-            if one.state is not _State.RESERVED:
-                return
-            one.state = _State.LOADING
-            if self._ahead is not None and one.extent is None:
-                one.ahead_since_s = self._ahead.now_s()
-        self._load(one, self._fetch if self._ahead is None else self._ahead.get)
+    def load_ahead(self, ranges: Sequence[CachedRange]) -> None:
+        """Load reserved ranges of one object, in the order of their places, unless a reader does so already.
+        Raises the errors of the load, and gives up what is still reserved then."""
+        try:
+            while run := self._begin_run(ranges):
+                self._load(
+                    run, self._fetched(run) if self._ahead is None else self._requested(run, self._ahead)
+                )
+        except BaseException:
+            self.drop_ahead(ranges)
+            raise
 
     def drop_ahead(self, ranges: Sequence[CachedRange]) -> None:
         """Give up reserved ranges that no thread has begun to load. Another reader that comes to one loads it
@@ -281,12 +294,34 @@ class RangeCache:
         self._ahead_bytes += one.size_bytes if is_ahead else 0
         return one
 
+    def _begin_run(self, ranges: Sequence[CachedRange]) -> Sequence[CachedRange]:
+        """Mark the first of the reserved ranges as loading, with those behind it that one request brings;
+        none if none is reserved any more."""
+        run: list[CachedRange] = []
+        with self._condition:
+            for one in ranges:
+                if run and (one.start != run[-1].end or one.extent is not None):
+                    break
+                if one.state is _State.RESERVED:
+                    run.append(one)
+                elif run:
+                    break
+                if run and one.extent is not None:
+                    break
+            for one in run:
+                one.state = _State.LOADING
+                if self._ahead is not None and one.extent is None:
+                    one.request = _Request(run[0].start, self._ahead.now_s())
+        return run
+
     def _wait(self, one: CachedRange) -> None:
         """Wait until a load has ended, this one as a rule; send it a rival if it is late."""
-        since_s = one.ahead_since_s
-        if self._ahead is None or since_s is None or one.has_rival:
+        request = one.request
+        if self._ahead is None or request is None or one.has_rival:
             self._condition.wait()
-        elif self._ahead.wait(self._condition, one.size_bytes, since_s) and one.state is _State.LOADING:
+            return
+        size_bytes = one.end - request.start
+        if self._ahead.wait(self._condition, size_bytes, request.begin_s) and one.state is _State.LOADING:
             one.has_rival = True
             self._condition.release()
             try:
@@ -294,19 +329,30 @@ class RangeCache:
             finally:
                 self._condition.acquire()
 
-    def _load(self, one: CachedRange, fetch: FetchRange) -> None:
-        """Load a range that this thread has marked as loading."""
+    def _fetched(self, run: Sequence[CachedRange]) -> Generator[bytes]:
+        """The data of ranges, by a request for each."""
+        for one in run:
+            yield self._fetch(one.key, one.start, one.end)
+
+    def _requested(self, run: Sequence[CachedRange], ahead: AheadSource) -> Generator[bytes]:
+        """The data of ranges that follow each other, by one request of read-ahead."""
+        yield from ahead.pieces(run[0].key, run[0].start, [one.end for one in run])
+
+    def _load(self, run: Sequence[CachedRange], from_store: Generator[bytes]) -> None:
+        """Load ranges that this thread has marked as loading."""
         try:
-            data = self._from_disk(one) or self._from_store(one, fetch)
+            with closing(from_store):
+                for one in run:
+                    self._finish(one, self._from_disk(one) or self._from_store(one, from_store))
         except BaseException:
             with self._condition:
-                # A rival may have loaded it by now.
-                if one.state is _State.LOADING:
-                    one.state = _State.FAILED
-                    self._discard(one)
-                    self._condition.notify_all()
+                for one in run:
+                    # Those that have come stay, and a rival may have loaded one by now.
+                    if one.state is _State.LOADING:
+                        one.state = _State.FAILED
+                        self._discard(one)
+                self._condition.notify_all()
             raise
-        self._finish(one, data)
 
     def _finish(self, one: CachedRange, data: bytes) -> bool:
         """Keep the data of a range; returns False if another load came first, or failed."""
@@ -334,8 +380,8 @@ class RangeCache:
             return None
         return data[one.start - one.extent.start : one.end - one.extent.start]
 
-    def _from_store(self, one: CachedRange, fetch: FetchRange) -> bytes:
-        data = fetch(one.key, one.start, one.end)
+    def _from_store(self, one: CachedRange, from_store: Iterator[bytes]) -> bytes:
+        data = next(from_store)
         if self._disk is not None:
             self._disk.offer(one.key, one.start, data)
         return data

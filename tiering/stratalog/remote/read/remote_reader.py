@@ -119,6 +119,7 @@ class RemoteReader:
         there loses only that."""
         stream = self._streams.at(tip, offset)
         if stream is not BEGIN:
+            self.reads.leave(tip)
             self._ahead.end(stream.ahead)
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:

@@ -1,18 +1,20 @@
 """Rebuilds the catalog when its head is lost: from its newest checkpoint, its history, and the names of
 topics in the shards.
 
-A topic that no checkpoint or history knows gets the default configuration, as many partitions as the shards
-have of it, and a new hash key (its key streams are made again by the next compactions).
+A topic that no checkpoint or history knows gets a configuration by which nothing goes, since nothing tells
+whether it was kept for ever or compacted: a server with the default one would delete within minutes. It gets
+as many partitions as the shards have of it, and a new hash key (the next compactions make its key streams
+again).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import HASH_KEY_BYTES, TopicEntry
 from stratalog.remote.metadata.head.head_log import StoreActor
@@ -25,6 +27,11 @@ _LOST_PRODUCER_IDS = 1_000_000
 """More producer ids than the lost commits can have taken."""
 _UNKNOWN_PRODUCER_IDS = 1 << 40
 """Producer ids go on here if nothing tells which were taken."""
+UNKNOWN_CONFIG: Mapping[str, str] = MappingProxyType(
+    {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+)
+"""Overrides of a topic whose configuration is lost. Retention and compaction delete nothing by them, whatever
+the defaults of the server are. Local copies of what the object store has may go, by those defaults."""
 
 
 class RebuiltCatalog(NamedTuple):
@@ -51,16 +58,14 @@ def rebuild_catalog(
             continue
         free_name = name if name not in taken else f"{name[:200]}.rebuilt-{str(topic_id)[:8]}"
         taken.add(free_name)
-        entries[topic_id] = TopicEntry(
+        entries[topic_id] = entry = TopicEntry(
             name=free_name,
             topic_id=topic_id,
             partition_count=partition_count,
+            config=UNKNOWN_CONFIG,
             hash_key=actor.ids.secret(HASH_KEY_BYTES),
         )
-        warnings.append(
-            f"topic {free_name} ({topic_id}) is known by its objects alone: it has the default configuration"
-            f" and {partition_count} partitions now; alter it before retention or compaction runs"
-        )
+        warnings.append(_found_by_objects(entry))
         if free_name != name:
             warnings.append(f"topic {topic_id} was called {name}, which is another topic's name now")
     if known is None:
@@ -95,22 +100,29 @@ def rebuild_catalog(
     return RebuiltCatalog(state, known, report)
 
 
+def _found_by_objects(entry: TopicEntry) -> str:
+    """The warning about a topic that no checkpoint or history knows."""
+    overrides = ", ".join(f"{key}={value}" for key, value in UNKNOWN_CONFIG.items())
+    return (
+        f"topic {entry.name} ({entry.topic_id}) is known by its objects alone: it has {entry.partition_count}"
+        f" partitions now, and {overrides}, so that nothing goes; give it the configuration that it had"
+        f" with `stratalog topic alter {entry.name} --add KEY=VALUE`"
+    )
+
+
 def _new_seq(log: StoredLog[CatalogState], before: CatalogState, shards: Iterable[ShardState]) -> int:
     """A number above every commit that a file or a shard tells of: shards refuse an older catalog."""
     return max((log.newest_seq(), before.seq, *(state.catalog_seq for state in shards))) + LOST_COMMITS
 
 
 def _topics_of(shards: Iterable[ShardState]) -> dict[UUID, tuple[str, int]]:
-    """Name and number of partitions of each topic with a slice."""
-    topics: dict[UUID, tuple[str, int]] = {}
+    """Name and number of partitions of each topic with a slice. Those count that retention has emptied."""
+    names: dict[UUID, str] = {}
+    counts: dict[UUID, int] = {}
     for state in shards:
         for tip in state.partitions:
-            names = [live.entry.topic for live in state.partition(tip).slices if live.entry.topic]
-            if names:
-                name, count = topics.get(tip.topic_id, (names[-1], 0))
-                topics[tip.topic_id] = (name, max(count, _partition_count(tip)))
-    return topics
-
-
-def _partition_count(tip: TopicIdPartition) -> int:
-    return tip.partition + 1
+            counts[tip.topic_id] = max(counts.get(tip.topic_id, 0), tip.partition + 1)
+            of_slices = [live.entry.topic for live in state.partition(tip).slices if live.entry.topic]
+            if of_slices:
+                names.setdefault(tip.topic_id, of_slices[-1])
+    return {topic_id: (name, counts[topic_id]) for topic_id, name in names.items()}

@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    ObjectArchivedError,
+    ObjectNotFoundError,
+    StoreCorruptError,
+    StoreNotUsableError,
+)
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
@@ -25,10 +32,13 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.restore.document_faults import document_faults
 from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepSettings
 
 S = TypeVar("S", bound=HeadState)
 
+SHARD_DAMAGE = (CorruptRecordError, ObjectArchivedError, ObjectNotFoundError, StoreCorruptError)
+"""Errors that keep the metadata of a shard from being read because of what lies in the store."""
 NO_PARTITION = -1
 _MAX_COUNTED_ORPHANS = 1_000_000
 
@@ -37,7 +47,7 @@ class FindingKind(enum.StrEnum):
     """Kinds of findings."""
 
     DAMAGED = "damaged"
-    """A slice, or a document of the metadata, is not what was written."""
+    """A slice, the header or footer of an object, or a document of the metadata is not what was written."""
     MISSING = "missing"
     """An object or a document that the metadata refers to is not in the bucket."""
     HOLE = "hole"
@@ -52,9 +62,10 @@ class VerificationFinding(NamedTuple):
     """Something in the store that is not as the commits say."""
 
     topic: str
-    """Empty for a document of the metadata; the id where no slice tells the name."""
+    """Empty for a document of the metadata, and for the header or footer of an object; the id where no slice
+    tells the name."""
     partition: int
-    """-1 for a document."""
+    """-1 without a topic."""
     object_name: str
     """The object's name; the key of a document; empty for offsets without an object."""
     base_offset: int
@@ -89,18 +100,42 @@ def document_findings(
     ]
 
 
+def unread_shard_finding(shard: int, damage: LogStoreError) -> VerificationFinding:
+    """The finding on a shard whose metadata cannot be read, because of one of `SHARD_DAMAGE`. It names the
+    key of the object at fault."""
+    layout = StoreLayout(shard)
+    name = damage.fields.get("name")
+    # A document is named by its key, and an object by its name.
+    named = (str(damage.fields.get(field)) for field in ("key", "what"))
+    default_key = layout.data_key(str(name)) if name else layout.head_key
+    key = next((one for one in named if one.startswith(layout.prefix)), default_key)
+    # The metadata log says so of an object that its head refers to.
+    is_missing = any(isinstance(one, ObjectNotFoundError) for one in (damage, damage.__cause__))
+    return VerificationFinding(
+        topic="",
+        partition=NO_PARTITION,
+        object_name=key,
+        base_offset=0,
+        end_offset=0,
+        reason=f"shard {shard} cannot be read, so what is in it is not verified: {damage}",
+        kind=FindingKind.MISSING if is_missing else FindingKind.DAMAGED,
+    )
+
+
 def partition_findings(
     state: ShardState, catalog: CatalogState | None, topic_ids: Collection[UUID] | None
 ) -> Iterator[VerificationFinding]:
     """Slices that do not tile, and partitions that the catalog does not know. `catalog` is not older than
     the state; None if it is not to be asked.
+
+    A topic without a record may be unknown: no object tells its name to a catalog that is rebuilt.
     """
     for tip in state.partitions:
         if topic_ids is not None and tip.topic_id not in topic_ids:
             continue
         partition = state.partition(tip)
         yield from _tiling_findings(tip, partition)
-        reason = "" if catalog is None else _stranger(tip, catalog)
+        reason = "" if catalog is None else _stranger(tip, partition, catalog)
         if reason:
             start, end = partition.log_start_offset, partition.tiered_end_offset
             yield _finding(tip, partition, start, end, reason, FindingKind.CATALOG)
@@ -215,10 +250,13 @@ def _finding(
     )
 
 
-def _stranger(tip: TopicIdPartition, catalog: CatalogState) -> str:
-    """The reason that the catalog does not know the partition; empty if it does."""
+def _stranger(tip: TopicIdPartition, partition: TieredPartition, catalog: CatalogState) -> str:
+    """The reason that the catalog does not know the partition; empty if it does, or if there is nothing that
+    could be read."""
     entry = catalog.entries.get(tip.topic_id)
     if entry is None:
+        if not partition.slices and partition.log_start_offset == partition.tiered_end_offset:
+            return ""
         return f"the catalog does not know the topic {tip.topic_id}; its records cannot be read"
     if tip.partition >= entry.partition_count and not entry.is_deleted:
         return f"topic {entry.name} has {entry.partition_count} partitions in the catalog"

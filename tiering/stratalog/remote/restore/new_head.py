@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreUnavailableError
@@ -75,7 +76,7 @@ def put_new_head(
         write_version=version,
     )
     head = before.after(commit, machine.apply(state, commit, root))
-    _put(actor, layout, head)
+    _put(actor, layout, head, machine)
     return head
 
 
@@ -85,19 +86,20 @@ def _is_replaced(state: HeadState, known: CheckpointRoot) -> bool:
     return any(later) or any(file.name in state.dropped_objects for file in known.files)
 
 
-def _put(actor: StoreActor, layout: StoreLayout, head: Head) -> None:
-    data = head.encode()
+def _put(actor: StoreActor, layout: StoreLayout, head: Head, machine: StateMachine[S]) -> None:
+    key, data = layout.head_key, head.encode()
+    ask = partial(actor.store.get, key)
     try:
-        actor.store.put(layout.head_key, data, if_absent=True)
+        actor.store.put(key, data, if_absent=True)
     except (PreconditionFailedError, StoreUnavailableError) as error:
         try:
-            found = actor.store.get(layout.head_key).data
+            _, found = Head.decode_answer(ask(), ask, key, machine.table)
         except ObjectNotFoundError:
             raise StoreUnavailableError(
-                "the store did not take the new head; run the command again", key=layout.head_key
+                "the store did not take the new head; run the command again", key=key
             ) from error
-        if found != data:
+        if found.data != data:
             raise PreconditionFailedError(
                 "there is a head by now, and it stays as it is; another process has written it",
-                key=layout.head_key,
+                key=key,
             ) from error

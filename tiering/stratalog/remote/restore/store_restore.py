@@ -165,7 +165,7 @@ class StoreRestore:
         _put_head(actor, StoreLayout(None), CatalogMachine(), self._catalog(), ())
         with contextlib.suppress(PreconditionFailedError):
             target.put(IDENTITY_KEY, actor.identity.encode(), if_absent=True)
-        if target.get(IDENTITY_KEY).data != actor.identity.encode():
+        if StoreIdentity.open(target) != actor.identity:
             raise PreconditionFailedError("another store was made there meanwhile", store=target.url)
         return progress
 

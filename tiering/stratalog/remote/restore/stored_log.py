@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
@@ -70,11 +71,12 @@ class StoredLog(Generic[S]):
 
     def head(self) -> Head | None:
         """The head; None if it is lost. Raises StoreCorruptError, StoreNotUsableError."""
+        key = self.layout.head_key
+        ask = partial(self.store.get, key)
         try:
-            data = self.store.get(self.layout.head_key).data
+            return Head.decode_answer(ask(), ask, key, self._machine.table)[0]
         except ObjectNotFoundError:
             return None
-        return Head.decode(data, self.layout.head_key, self._machine.table)
 
     def names(self, kind: FileKind) -> Iterator[str]:
         """The names of the files of a kind, in order."""

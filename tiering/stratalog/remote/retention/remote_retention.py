@@ -4,7 +4,8 @@ Retention looks at a partition as a row of units, oldest first: its live slices,
 reach beyond the tiered end. A segment that is tiered in part stands in the row with its rest, so the row has
 no holes. `retention.ms` takes units from the front while their newest record is too old. `retention.bytes`
 takes them while the remaining units are at least as large as the limit, so at least that much always stays.
-Both stop at the first unit that stays. The active segment never goes, and the log start never passes the high
+Both stop at the first unit that stays. The active segment stays while uploads roll it. Where they are
+switched off or paused it goes like the others, as in a log without tiers. The log start never passes the high
 watermark. A slice that is wider than the topic's bound, and is the first to stay, stands in the row with its
 parts (see `wide_slices`).
 
@@ -28,19 +29,22 @@ last answer and what the monotonic clock has counted since. Such a start is dura
 survives a restart. That configuration may be outdated, so it deletes on this disk only: once the store
 answers again, the next upload puts the loss on record (see `local_beginnings`), and the log start is the
 committed one again, until `run` moves it. Log starts inside of the slices wait for the store anyway, because
-no disk grows with those. A partition that begins behind its tiered end waits for that upload.
+no disk grows with those. A partition that begins behind its tiered end waits for that upload. Without uploads
+it goes on: what is missing between both lies below the log start once all slices have expired.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls, Result, WorkSteps
 from stratalog.base.errors import LogStoreError, StoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.retention.retention_outlook import (
     ExpiredUnit,
     ExpiryRule,
@@ -54,6 +58,7 @@ from stratalog.log.retention.retention_outlook import (
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_span import SliceSpan, slice_extent
 from stratalog.remote.retention.retention_units import (
@@ -61,6 +66,7 @@ from stratalog.remote.retention.retention_units import (
     expired_rules,
     future_units,
     is_old,
+    is_time_refused,
     is_worth_a_look,
     local_units,
     newest_times_ms,
@@ -68,6 +74,18 @@ from stratalog.remote.retention.retention_units import (
     tiered_unit,
 )
 from stratalog.remote.retention.wide_slices import ReadIndex, WideSlices
+
+
+class _Look(NamedTuple):
+    """A look at a log, and at its slices behind it."""
+
+    segments: tuple[SegmentInfo, ...]
+    begin_offset: int
+    """The first local offset."""
+    state: ShardState
+    partition: TieredPartition
+    behind: tuple[RetentionUnit, ...]
+    """The local segments behind the tiered end."""
 
 
 class AdvancedLogStart(NamedTuple):
@@ -120,37 +138,48 @@ class ExplainedPartition(NamedTuple):
     new_log_start_offset: int
     tiered: RetentionOutlook
     local: RetentionOutlook
+    is_clock_refused: bool = False
+    """It has a retention by time and does not expire by it, because the clock is wrong."""
+    clock_skew_ms: int = 0
+    """Own clock minus the store's clock."""
 
 
 class RemoteRetention:
     """Moves the log starts of tiered partitions by retention. Thread-safe: its parts are."""
 
-    def __init__(self, metadata: MetadataLog, read_index: ReadIndex | None = None) -> None:
-        """Without `read_index` wide slices go as a whole only."""
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        read_index: ReadIndex | None = None,
+        disk: DiskCalls = DIRECT_DISK_CALLS,
+    ) -> None:
+        """Without `read_index` wide slices go as a whole only. `disk` does all work on the logs: a log whose
+        disk does not answer fails, and the others go on."""
         self._metadata = metadata
+        self._disk = disk
         self._wide_slices = None if read_index is None else WideSlices(read_index)
 
     def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
         """Move the log start of tiered partitions as their configuration says, in one commit.
 
         `catalog_seq` is the number of the catalog from which the logs have their configurations, or an older
-        one. A partition that begins behind its tiered end stays as it is until the next upload. When this
-        returns, the moves are committed and the logs know them; the caller deletes local
-        segments next. A log that fails is reported and does not hold up the others. Raises NotOwnerError,
-        PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
-        StoreError.
+        one. A partition that begins behind its tiered end stays as it is until the next upload, if any is to
+        come. When this returns, the moves are committed and the logs know them; the caller deletes local
+        segments next. A log that fails, or whose disk does not answer, is reported and does not hold up the
+        others; it follows with the next call. Raises NotOwnerError, StoreError, PreconditionFailedError (a
+        newer configuration was used before: read the catalog and try again).
         """
         now_ms = self._trusted_now_ms()
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
+        late: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
         clock_refused_count = future_count = 0
         for log in logs:
             config = log.local_log.config
             if not config.remote_storage_enable:
                 continue
-            if now_ms is None and config.is_deleted and config.retention_ms != UNLIMITED:
-                clock_refused_count += 1
+            clock_refused_count += is_time_refused(config, now_ms)
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
                 judged = self._judge(log, tip, config, now_ms)
@@ -163,16 +192,21 @@ class RemoteRetention:
             if judged.log_start_offset is not None:
                 starts[tip] = judged.log_start_offset
                 moved[tip] = log
+            elif log.offsets.log_start_offset < _start_of(log, judged.state):
+                # A former move is committed, and the log was busy then.
+                late[tip] = log
         if starts:
             self._metadata.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
         advanced: list[AdvancedLogStart] = []
-        for tip, log in moved.items():
+        for tip, log in (*moved.items(), *late.items()):
             partition = self._metadata.state().partition(tip)
             try:
-                log.follow_tiered_end(partial(self._tiered_end_of, tip))
-                log.increment_log_start_offset(partition.log_start_offset)
+                # What was given up may still come to the log: the metadata have the start for good.
+                self._in_log(log, partial(self._follow, log, tip, _start_of(log, partition)))
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
+                if tip in late:
+                    continue
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
         return RetentionReport(
             tuple(advanced),
@@ -181,6 +215,17 @@ class RemoteRetention:
             clock_refused_count,
             future_count,
         )
+
+    def _in_log(
+        self, log: UnifiedLog, work: Callable[[], Result], progress: Callable[[], int] | None = None
+    ) -> Result:
+        """The result of work on the log. Also raises DataDirectoryError if the disk does not answer, or an
+        fsync of the log takes long."""
+        return self._disk.run(log.local_log.log_dir, work, progress, lock=log.flush_lock)
+
+    def _follow(self, log: UnifiedLog, tip: TopicIdPartition, log_start_offset: int) -> None:
+        log.follow_tiered_end(partial(self._tiered_end_of, tip))
+        log.increment_log_start_offset(log_start_offset)
 
     def _tiered_end_of(self, tip: TopicIdPartition) -> int:
         return self._metadata.state().partition(tip).tiered_end_offset
@@ -211,7 +256,7 @@ class RemoteRetention:
                     log.offsets.log_start_offset,
                 ):
                     continue
-                log.increment_log_start_offset(offset, is_committed=False)
+                self._in_log(log, partial(log.increment_log_start_offset, offset, is_committed=False))
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
             else:
@@ -240,14 +285,14 @@ class RemoteRetention:
 
     def _explained(self, log: UnifiedLog, judged: JudgedPartition, now_ms: int | None) -> ExplainedPartition:
         offset, state = judged.log_start_offset, judged.state
-        if offset is None:
-            local = log.retention.explain(compacted_upto=state.compacted_upto)
-        else:
-            local = log.retention.explain(
+        explain = partial(log.retention.explain, compacted_upto=state.compacted_upto)
+        if offset is not None:
+            explain = partial(
+                explain,
                 log_start_offset=max(offset, log.offsets.log_start_offset),
                 tiered_end_offset=max(offset, state.tiered_end_offset, log.offsets.tiered_end_offset),
-                compacted_upto=state.compacted_upto,
             )
+        local = self._in_log(log, explain, lambda: log.retention.look_count)
         rules = {unit.end_offset: rule for unit, rule in zip(judged.units, judged.rules, strict=False)}
         # A segment that no upload has reached goes by the rules of all tiers.
         expired = tuple(
@@ -258,13 +303,14 @@ class RemoteRetention:
         )
         old_offset = state.log_start_beside(log.offsets.log_start_offset)
         new_offset = old_offset if offset is None else offset
+        config = log.local_log.config
         return ExplainedPartition(
-            old_offset,
-            new_offset,
-            _tiered_outlook(judged, log.local_log.config, now_ms),
-            local._replace(
-                expired=expired, next=_local_next(judged, local.next, log.local_log.config, now_ms)
-            ),
+            log_start_offset=old_offset,
+            new_log_start_offset=new_offset,
+            tiered=_tiered_outlook(judged, config, now_ms),
+            local=local._replace(expired=expired, next=_local_next(judged, local.next, config, now_ms)),
+            is_clock_refused=is_time_refused(config, now_ms),
+            clock_skew_ms=self._metadata.clock_skew_ms,
         )
 
     def _judge(
@@ -278,15 +324,11 @@ class RemoteRetention:
         may_skip: bool = True,
     ) -> JudgedPartition:
         """The new log start of a partition. One that begins behind its tiered end has none, unless the store
-        `is_unreachable`. With `may_skip`, the slices are not looked at (and not among the units) where
-        nothing can expire and no record is of the future. Raises LogStoreError."""
-        # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
-        # both; in the other order it would be in neither and leave a hole in the row.
-        segments = log.reader.segments()
-        begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
-        state = self._metadata.state()
-        partition = state.partition(tip)
-        behind = tuple(local_units(log, segments, partition.tiered_end_offset))
+        `is_unreachable` or no upload is to come. With `may_skip`, the slices are not looked at (and not among
+        the units) where nothing can expire and no record is of the future. Raises LogStoreError."""
+        steps = WorkSteps()
+        look = partial(self._look_at, log, tip, steps)
+        segments, begin_offset, state, partition, behind = self._in_log(log, look, lambda: steps.count)
         if may_skip and not is_worth_a_look(partition.row, behind, config, now_ms):
             return JudgedPartition(None, None, behind, (), partition)
         tiered_units = (
@@ -295,7 +337,8 @@ class RemoteRetention:
             else tuple(slice_units(partition, state.objects))
         )
         units = (*tiered_units, *behind)
-        if begin_offset > partition.tiered_end_offset and not is_unreachable:
+        waits = config.is_uploading and not is_unreachable
+        if waits and begin_offset > partition.tiered_end_offset:
             return JudgedPartition(None, None, units, (), partition)
         rules = expired_rules(units, config, now_ms)
         damage: LogStoreError | None = None
@@ -312,16 +355,30 @@ class RemoteRetention:
             # These records are in no other place. A segment deleted meanwhile is in the store, or below the
             # start.
             end_offset = units[len(rules) - 1].end_offset
-            proven = {segment.base_offset: segment for segment in log.reader.segments(end_offset)}
+            prove = partial(log.reader.segments, end_offset, on_segment=steps.note)
+            found = self._in_log(log, prove, lambda: steps.count)
+            proven = {segment.base_offset: segment for segment in found}
             segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
             damage = next((segment.damage for segment in segments if segment.damage is not None), damage)
-            units = (*tiered_units, *local_units(log, segments, partition.tiered_end_offset))
+            behind = self._in_log(log, lambda: tuple(local_units(log, segments, partition.tiered_end_offset)))
+            units = (*tiered_units, *behind)
             rules = expired_rules(units, config, now_ms)
         offset = units[len(rules) - 1].end_offset if rules else None
         if offset is not None:
             offset = min(offset, log.offsets.high_watermark)
             offset = offset if offset > partition.log_start_offset else None
         return JudgedPartition(offset, damage, units, rules, partition)
+
+    def _look_at(self, log: UnifiedLog, tip: TopicIdPartition, steps: WorkSteps) -> _Look:
+        """Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
+        both; in the other order it would be in neither and leave a hole in the row. Raises
+        CorruptRecordError, DataDirectoryError."""
+        segments = log.reader.segments(on_segment=steps.note)
+        begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
+        state = self._metadata.state()
+        partition = state.partition(tip)
+        behind = tuple(local_units(log, segments, partition.tiered_end_offset))
+        return _Look(segments, begin_offset, state, partition, behind)
 
     def _parts(
         self,
@@ -349,6 +406,11 @@ class RemoteRetention:
             )
             for part in self._wide_slices.parts(live, span, partition.log_start_offset)
         ]
+
+
+def _start_of(log: UnifiedLog, partition: TieredPartition) -> int:
+    """The log start of the metadata, as far as the log can follow."""
+    return min(partition.log_start_offset, log.offsets.high_watermark)
 
 
 def _tiered_outlook(judged: JudgedPartition, config: LogConfig, now_ms: int | None) -> RetentionOutlook:
@@ -414,8 +476,8 @@ def _next_of(
     if not config.is_deleted:
         exemption = "cleanup.policy is compact, so only compaction removes records"
     elif units[index].is_active:
-        exemption = "appends still go to it"
-    limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
+        exemption = "appends still go to it, until an upload rolls it"
+    limits = RetentionLimits(config.retention_ms, config.retention_bytes)
     expiry = next_expiry(unit, limits, now_ms, exemption)
     future = future_units(units[index + 1 :], config, now_ms)
     if not future:

@@ -31,7 +31,7 @@ class RetentionUnit(NamedTuple):
     is_empty: bool = False
     """It has no records left, and is as old as the unit before it."""
     is_active: bool = False
-    """Appends still go to it: it counts by size, and stays."""
+    """An upload rolls it soon, or it is empty: it counts by size, and stays."""
     is_doubtful: bool = False
     """It is damaged and its age is unknown: it goes by size only."""
 
@@ -54,6 +54,11 @@ def expired_rules(
             break
         rules.append(ExpiryRule.RETENTION_BYTES if is_over_size else ExpiryRule.RETENTION_MS)
     return tuple(rules)
+
+
+def is_time_refused(config: LogConfig, now_ms: int | None) -> bool:
+    """Whether a retention by time deletes nothing, because the clock is not trusted. Pure."""
+    return now_ms is None and config.is_deleted and config.retention_ms != UNLIMITED
 
 
 def future_units(
@@ -121,8 +126,10 @@ def local_units(
     log: UnifiedLog, segments: Sequence[SegmentInfo], tiered_end_offset: int
 ) -> Iterator[RetentionUnit]:
     """The local segments at or above the tiered end. A segment that lies on both sides of it is as young as
-    its newest record on either side.
+    its newest record on either side. The active one goes like the others where no upload is to roll it, as in
+    a log without tiers: otherwise the records of a quiet log would never expire.
     """
+    is_rolled = log.local_log.config.is_uploading
     for segment in segments:
         if segment.end_offset <= tiered_end_offset:
             continue
@@ -133,7 +140,7 @@ def local_units(
             segment.end_offset,
             size_bytes,
             segment.max_timestamp_ms,
-            is_active=segment.is_active,
+            is_active=segment.is_active and (is_rolled or segment.size_bytes == 0),
             is_doubtful=segment.damage is not None,
         )
 

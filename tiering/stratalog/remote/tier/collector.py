@@ -14,8 +14,10 @@
    crash in between, the next pass deletes missing files again, which is no error. A file that the store
    keeps, because it is locked, stays dropped and is tried again after a day; it holds up no other file.
    The files that a fold replaced go together in the same way: the root of its checkpoint names them, and one
-   name is forgotten once all of them are gone. That root is one of the files of the next fold, and stays
-   until its own list is gone.
+   name is forgotten once they are gone. Those of them that a pin holds, or that the store keeps, become
+   dropped files of their own then, so that a pin holds no more than what it needs. Only a list of which the
+   store lets nothing go at all stays a list, and is tried again after a day. The root is one of the files of
+   the next fold, and stays until its own list is forgotten.
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. A pass deletes dropped files turn by
@@ -221,24 +223,12 @@ class Collector:
 
 
 class _Left(NamedTuple):
-    """Files of a replacement that a pass could not delete. They are tried again once the reason is over."""
+    """A replacement whose files the store all refused to delete."""
 
-    blockers: frozenset[object]
-    """The result of `_blockers` then."""
-    held_count: int
-    """Those that pins hold."""
     kept_count: int
-    """Those that the store refused to delete."""
+    """Those that it refused."""
     until_ms: int
-    """When these are tried again, by the store's clock."""
-
-
-def _blockers(state: HeadState, replacement: Replacement) -> frozenset[object]:
-    """The reasons why files of a replacement stay: states that pins hold, and the list of the checkpoint that
-    was replaced."""
-    pinned = (pin.state_seq for pin in state.pins if pin.state_seq < replacement.seq)
-    base = (replacement.base,) if state.is_list_waiting(replacement.base) else ()
-    return frozenset((*pinned, *base))
+    """When they are tried again, by the store's clock."""
 
 
 class _LogCollection:
@@ -260,7 +250,7 @@ class _LogCollection:
         """Dropped files that the store refused to delete, and when each is tried again, by its clock."""
         self._replaced = ReplacedFiles(store, log.layout)
         self._left: Mapping[str, _Left] = {}
-        """The rest of each replacement that was looked at, by name."""
+        """By the names of the replacements."""
 
     def refused(self) -> CollectReport:
         """The report of a log of which nothing may be deleted."""
@@ -302,8 +292,8 @@ class _LogCollection:
         )
 
     def _due(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
-        """The files whose grace is over and that no pin holds."""
-        return [file for file in self._past_grace(state, now_ms) if state.holding_pin(file) is None]
+        """The files whose grace is over and that nothing holds."""
+        return [file for file in self._past_grace(state, now_ms) if not state.is_held(file)]
 
     def _past_grace(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
         return _dropped_by(state, now_ms - self._settings.grace_ms)
@@ -315,50 +305,50 @@ class _LogCollection:
         state: HeadState = self._log.state()
         self._left = {one.name: self._left[one.name] for one in state.replacements if one.name in self._left}
         kept_count = len(self._kept_until_ms) + sum(left.kept_count for left in self._left.values())
-        pinned_count = sum(left.held_count for left in self._left.values())
         report = self._dropped_report(state, gone, "", now_ms).plus(replaced)
-        return report._replace(
-            pinned_count=report.pinned_count + pinned_count,
-            kept_count=kept_count,
-            failures=(*failures, *replaced.failures),
-        )
+        return report._replace(kept_count=kept_count, failures=(*failures, *replaced.failures))
 
     def _collect_replaced(self, now_ms: int, stop: StopSignal) -> CollectReport:
         """Delete the files of replacements whose grace is over, those of the oldest fold first."""
         report = CollectReport()
+        has_begun = False
         for replacement in self._old_replacements(self._log.state(), now_ms):
-            if report.deleted_count and not self._has_time(now_ms):
-                break
             left = self._left.get(replacement.name)
-            blockers = _blockers(self._log.state(), replacement)
-            if left is None or left.blockers != blockers or (left.kept_count and now_ms >= left.until_ms):
-                report = report.plus(self._collect_list(replacement, now_ms, stop))
+            if left is not None and now_ms < left.until_ms:
+                continue
+            if has_begun and not self._has_time(now_ms):
+                break
+            has_begun = True
+            report = report.plus(self._collect_list(replacement, now_ms, stop))
         return report
 
     def _collect_list(self, replacement: Replacement, now_ms: int, stop: StopSignal) -> CollectReport:
-        """Delete the files of a replacement that nothing holds, and forget it once all are gone."""
+        """Delete the files of a replacement that nothing holds, make rows of the others, and forget it."""
         files = self._replaced.read(replacement)
         if files is None:
             return self._without_list(replacement)
-        free, _ = free_files(self._log.state(), files)
-        state: HeadState = self._log.begin_deletion([replacement] if free else [])
-        free, held = free_files(state, files)
+        free, held = free_files(self._log.state(), files)
+        if free:
+            # Otherwise nothing is said, so what becomes free meanwhile stays, as a row.
+            free, held = free_files(self._log.begin_deletion([replacement]), files)
         kept: set[str] = set()
         failures: list[str] = []
         for start in range(0, len(free), self._settings.batch_count):
             stop.check()
             keys = [file.key(self._log.layout) for file in free[start : start + self._settings.batch_count]]
-            refused, failure = delete_allowed(self._store, keys)
-            kept.update(refused)
+            kept_keys, failure = delete_allowed(self._store, keys)
+            kept.update(kept_keys)
             failures += failure
         gone = [file for file in free if file.key(self._log.layout) not in kept]
-        if len(gone) == len(files):
-            self._log.forget([replacement.name])
+        refused = [file for file in free if file.key(self._log.layout) in kept]
+        retry_ms = now_ms + REFUSED_RETRY_MS
+        if refused and not gone:
+            # Rows would fill the state soon where the store lets nothing go at all.
+            self._left = {**self._left, replacement.name: _Left(len(refused), retry_ms)}
         else:
-            pinned_count = sum(state.holding_pin(file) is not None for file in held)
-            blockers = _blockers(state, replacement)
-            left = _Left(blockers, pinned_count, len(kept), now_ms + REFUSED_RETRY_MS)
-            self._left = {**self._left, replacement.name: left}
+            self._log.finish_list(replacement, [*held, *refused])
+            later = dict.fromkeys((file.name for file in refused), retry_ms)
+            self._kept_until_ms = {**self._kept_until_ms, **later}
         return CollectReport(
             deleted_count=len(gone),
             deleted_bytes=sum(file.size_bytes for file in gone),
@@ -370,11 +360,13 @@ class _LogCollection:
         """Forget a replacement whose root is missing or damaged, unless a pin may hold one of its files. They
         are orphans from then on."""
         state: HeadState = self._log.refresh()
-        if not state.is_list_waiting(replacement.name):
+        if state.replacement(replacement.name) is None:
             return CollectReport()  # another collector has finished it
-        if any(pin.state_seq < replacement.seq for pin in state.pins):
+        if not _has_earlier_pin(state, replacement):
+            state = self._log.begin_deletion([replacement])
+        if _has_earlier_pin(state, replacement):
             return CollectReport()
-        self._log.forget([replacement.name])
+        self._log.finish_list(replacement, [])
         problem = (
             f"the checkpoint {replacement.name}, which lists {replacement.file_count} replaced files, is"
             " missing or damaged: what is left of them is deleted as orphans"
@@ -386,10 +378,12 @@ class _LogCollection:
         report = CollectReport()
         for replacement in self._old_replacements(state, now_ms):
             stop.check()
-            free, held = free_files(state, self._replaced.read(replacement) or ())
-            if not held:
-                others = (one for one in state.replacements if one is not replacement)
-                state = dataclasses.replace(state, replacements=tuple(others))
+            files = self._replaced.read(replacement)
+            if files is None:
+                continue
+            free, held = free_files(state, files)
+            others = (one for one in state.replacements if one is not replacement)
+            state = dataclasses.replace(state, replacements=tuple(others))
             size_bytes = sum(file.size_bytes for file in free)
             found = CollectReport(
                 deleted_count=len(free),
@@ -445,7 +439,7 @@ class _LogCollection:
         is_more = len(due) > self._settings.max_file_count
         due = due[: self._settings.max_file_count]
         state = self._log.begin_deletion(due)
-        due = [file for file in due if state.holding_pin(file) is None]
+        due = [file for file in due if not state.is_held(file)]
         deleted: list[DroppedObject] = []
         failures: list[str] = []
         for start in range(0, len(due), self._settings.batch_count):
@@ -521,6 +515,11 @@ class _LogCollection:
         return tuple(
             WaitingFile(file, file.time_ms + self._settings.grace_ms, file.name in held) for file in found
         )
+
+
+def _has_earlier_pin(state: HeadState, replacement: Replacement) -> bool:
+    """Whether a pin may hold files that a fold replaced."""
+    return any(pin.state_seq < replacement.seq for pin in state.pins)
 
 
 def _dropped_by(state: HeadState, time_ms: int) -> list[DroppedObject]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -20,8 +20,8 @@ from stratalog.remote.tier.upload_plan import Share
 
 
 class BrokenCopyError(Exception):
-    """A defect has ended the copy of one partition, in the middle of its slice. Fields: the partition, and
-    the cause."""
+    """A defect, or a disk that hangs, has ended the copy of one partition in the middle of its slice. Fields:
+    the partition, the cause."""
 
     def __init__(self, topic_id_partition: TopicIdPartition, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -127,8 +127,8 @@ class ObjectBuilder:
         """Copy the shares into a new object, whose slices have all ended; None if nothing could be copied.
 
         The caller closes the writer. Raises StoppingError, OSError if the spool's disk fails, BrokenCopyError
-        if one partition fails in a way that no code foresees; those before it in the object have been copied
-        for nothing then.
+        if one partition fails in the middle of its slice; those before it in the object have been copied for
+        nothing then.
         """
         header = ObjectHeader(
             store_id=self._metadata.store_id,
@@ -147,6 +147,8 @@ class ObjectBuilder:
                 share_bytes, before_bytes = share.size_bytes + left_bytes, writer.data_bytes
                 try:
                     upload.copy_into(writer, share_bytes, room.object_bytes, read_bytes)
+                except DataDirectoryError as error:
+                    raise BrokenCopyError(share.topic_id_partition, error) from error
                 except (LogStoreError, OSError):
                     raise
                 except Exception as error:

@@ -20,8 +20,9 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
 from stratalog.base.errors import (
     CorruptRecordError,
     LogStoreError,
@@ -45,6 +46,8 @@ from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
 from stratalog.segment.split_batch import SplitBatch
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class UploadCandidate(NamedTuple):
@@ -74,13 +77,16 @@ class PartitionUpload:
         tiered_end_offset: int,
         stop: StopSignal,
         producers: SliceProducers | None = None,
+        disk: DiskCalls = DIRECT_DISK_CALLS,
     ) -> None:
         """Begin at the tiered end, with the producers there if they are at hand. The log keeps the segments
-        until `UnifiedLog.end_upload`, which is the caller's to call, also after an error. Raises
-        OffsetOutOfRangeError if the local log begins behind the tiered end, which leaves a gap.
+        until `UnifiedLog.end_upload`, which is the caller's to call, also after an error. `disk` reads the
+        log. Raises OffsetOutOfRangeError if the local log begins behind the tiered end, which leaves a gap.
         """
         self.candidate = candidate
         self._stop = stop
+        self._disk = disk
+        self._read_count = 0
         self.error: LogStoreError | None = None
         """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
@@ -130,6 +136,10 @@ class PartitionUpload:
         self._sources.extend(sources)
         self.waiting_bytes += sum(source.size_bytes for source in sources)
 
+    def again(self, offset: int) -> PartitionUpload:
+        """An upload of the same log that begins at `offset`. Raises as the constructor does."""
+        return PartitionUpload(self.candidate, offset, self._stop, disk=self._disk)
+
     @property
     def is_finished(self) -> bool:
         return not self._sources or self.error is not None
@@ -145,12 +155,15 @@ class PartitionUpload:
         takes at least one batch of any size.
 
         A batch that cannot be read or tiered ends the upload, and so does a segment that contradicts its
-        seal: `error` says why, and the batches before it are in the slice. Raises StoppingError.
+        seal: `error` says why, and the batches before it are in the slice. Raises StoppingError, and
+        DataDirectoryError in the middle of the slice if the disk does not answer by then.
         """
         log = self.candidate.log
         try:
-            state = self.producers or SliceProducers(
-                log.state_transfer, self.next_offset, is_of_tails=self.candidate.is_tail
+            state = self.producers or self._on_disk(
+                lambda: SliceProducers(
+                    log.state_transfer, self.next_offset, is_of_tails=self.candidate.is_tail
+                )
             )
         except LogStoreError as error:
             self.error = error
@@ -179,7 +192,7 @@ class PartitionUpload:
             if not data or not self._append(writer, data, start_bytes, state):
                 break
         if writer.data_bytes > start_bytes:
-            writer.end_slice(state.end_slice(self.next_offset))
+            writer.end_slice(in_log(self._disk, log, lambda: state.end_slice(self.next_offset)))
         else:
             writer.cancel_slice()
 
@@ -248,7 +261,7 @@ class PartitionUpload:
             return recent
         try:
             if not self._is_proven:
-                log.reader.prove_headers(source, self._stop.check)
+                self._on_disk(lambda: log.reader.prove_headers(source, self._note_read))
                 self._is_proven = True
             data = self._read_exactly(size_bytes)
             whole_bytes = complete_prefix_size(data)
@@ -262,13 +275,35 @@ class PartitionUpload:
             return b""
         return memoryview(data)[:whole_bytes]
 
+    def _on_disk(self, work: Callable[[], Result]) -> Result:
+        """Read the log, whose disk may hang. Raises DataDirectoryError."""
+        log_dir = self.candidate.log.local_log.log_dir
+        return self._disk.run(log_dir, work, lambda: self._read_count)
+
+    def _note_read(self) -> None:
+        """Note that a step of a long read begins. Raises StoppingError."""
+        self._stop.check()
+        self._read_count += 1
+
     def _read_exactly(self, size_bytes: int) -> bytes:
-        data = self.candidate.log.reader.read_segment(self._sources[0], self._position, size_bytes)
+        reader, source, position = self.candidate.log.reader, self._sources[0], self._position
+        data = self._on_disk(lambda: reader.read_segment(source, position, size_bytes))
         if len(data) != size_bytes:
             raise CorruptRecordError(
                 "a segment is shorter than the log says; restore it from a copy", position=self._position
             )
         return data
+
+
+def in_log(disk: DiskCalls, log: UnifiedLog, work: Callable[[], Result]) -> Result:
+    """Do work in memory that takes the lock of the log, which an append keeps while its disk hangs. Raises
+    DataDirectoryError."""
+    if log.lock.acquire(blocking=False):
+        try:
+            return work()
+        finally:
+            log.lock.release()
+    return disk.run(log.local_log.log_dir, work)
 
 
 def upload_error(candidate: UploadCandidate, failure: Exception) -> LogStoreError:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.checkpoint import read_replaced
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement, newest_seq_of
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.store_layout import StoreLayout
 
-_NO_LIST = (ObjectNotFoundError, StoreCorruptError, StoreNotUsableError)
+_READS = 2
+"""A root is damaged if it was read so often and never whole: an answer may be damaged on its way."""
 _BIRTH_BYTES = 8
 _ID_BYTES = 8
 """The first half of a UUID. Of a million files, none has that of another one."""
@@ -40,12 +41,16 @@ class ReplacedFiles:
 
     def read(self, replacement: Replacement) -> tuple[DroppedObject, ...] | None:
         """The files of a replacement; None if its root is missing or damaged, and names none any more. Raises
-        StoreUnavailableError, StoreAccessDeniedError."""
-        try:
-            files = read_replaced(self._store, self._layout, replacement.root)
-        except _NO_LIST:
-            return None
-        return tuple(map(replacement.dropped, files))
+        StoreUnavailableError, StoreAccessDeniedError, StoreNotUsableError."""
+        for _ in range(_READS):
+            try:
+                files = read_replaced(self._store, self._layout, replacement.root)
+            except ObjectNotFoundError:
+                return None
+            except StoreCorruptError:
+                continue
+            return tuple(map(replacement.dropped, files))
+        return None
 
     def names(self, replacements: Sequence[Replacement]) -> ReplacedNames:
         """The names of all files of these replacements. Reads the roots that no earlier call has read, and
@@ -104,8 +109,7 @@ def free_files(
     free: list[DroppedObject] = []
     held: list[DroppedObject] = []
     for file in files:
-        is_held = state.is_list_waiting(file.name) or state.holding_pin(file) is not None
-        (held if is_held else free).append(file)
+        (held if state.is_held(file) else free).append(file)
     return free, held
 
 

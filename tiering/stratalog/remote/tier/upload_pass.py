@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -85,7 +84,7 @@ class UploadPass:
             error: Exception | None = broken.cause if tip == broken.topic_id_partition else None
             if error is None:
                 try:
-                    upload = PartitionUpload(upload.candidate, offset, self.stop)
+                    upload = upload.again(offset)
                 except Exception as failure:  # noqa: BLE001 - it is the partition's alone
                     error = failure
             if error is not None:
@@ -116,4 +115,4 @@ class UploadPass:
 
 def log_directory(upload: PartitionUpload) -> str:
     """The log directory of the partition."""
-    return posixpath.dirname(upload.candidate.log.local_log.directory)
+    return upload.candidate.log.local_log.log_dir

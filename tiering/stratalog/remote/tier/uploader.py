@@ -43,10 +43,19 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TypeVar
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, OverloadedError, StoreError, StoreUnavailableError
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
+from stratalog.base.errors import (
+    DataDirectoryError,
+    LogStoreError,
+    OverloadedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
@@ -60,7 +69,12 @@ from stratalog.remote.tier.followed_producers import FollowedProducers
 from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 from stratalog.remote.tier.object_builder import BrokenCopyError, ObjectBuilder, ObjectRoom
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
-from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate, upload_error
+from stratalog.remote.tier.partition_upload import (
+    PartitionUpload,
+    UploadCandidate,
+    in_log,
+    upload_error,
+)
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_history import UploadHistory
 from stratalog.remote.tier.upload_pass import UploadPass, log_directory
@@ -72,6 +86,8 @@ from stratalog.remote.tier.upload_plan import (
 from stratalog.remote.tier.upload_report import FailedUpload, RefusedUpload, UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
 from stratalog.remote.tier.uploader_settings import UploaderSettings
+
+Result = TypeVar("Result")
 
 _LOOK_S = 0.5
 """Time between two looks for memory that uploads of other shards have on a full disk."""
@@ -90,6 +106,8 @@ class UploadedShard:
     """Shared with the other shards. The one of segments owes what tails send."""
     has_precedence: bool = False
     """The other one gives way."""
+    disk: DiskCalls = DIRECT_DISK_CALLS
+    """Reads the logs, so that a disk that hangs ends the uploads of its own logs only."""
 
 
 class Uploader:
@@ -114,6 +132,7 @@ class Uploader:
         self._metadata = shard.metadata
         self._turns = shard.turns
         self._has_precedence = shard.has_precedence
+        self._disk = shard.disk
         self._stop = stop
         self._builder = builder
         self._settings = settings
@@ -259,11 +278,19 @@ class Uploader:
     def _end_in_logs(self) -> None:
         """Tell the logs that nothing of them is on its way."""
         for log in self._uploading:
-            log.end_upload(is_settled=self._is_settled)
+            self._end_in_log(log, is_settled=self._is_settled)
         if self._is_settled:
             self._uploading.clear()
             self._turns.release(self._taken, self)
             self._taken.clear()
+
+    def _end_in_log(self, log: UnifiedLog, *, is_settled: bool) -> None:
+        # If the disk hangs, the log keeps its segments until the end of a later upload.
+        with suppress(DataDirectoryError):
+            self._in_log(log, lambda: log.end_upload(is_settled=is_settled))
+
+    def _in_log(self, log: UnifiedLog, work: Callable[[], Result]) -> Result:
+        return in_log(self._disk, log, work)
 
     def _begin(
         self, candidates: Sequence[UploadCandidate], one: UploadPass, idle_logs: Sequence[UnifiedLog] = ()
@@ -295,9 +322,10 @@ class Uploader:
                 continue
             try:
                 # A commit of unknown outcome may have landed after all.
-                candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
-                self._uploading.append(candidate.log)
-                upload = self._upload_of(candidate, partition, one)
+                log, tiered_end_offset = candidate.log, partition.tiered_end_offset
+                self._in_log(log, partial(log.update_tiered_end_offset, tiered_end_offset))
+                self._uploading.append(log)
+                upload = self._in_log(log, partial(self._upload_of, candidate, partition, one))
             except Exception as failure:  # noqa: BLE001 - it is the partition's alone
                 error = upload_error(candidate, failure)
                 self._history.note_end(tip, error)
@@ -307,7 +335,7 @@ class Uploader:
                 one.uploads[tip] = upload
             elif tip not in one.tails:
                 # The other uploader need not wait for a partition without anything to upload.
-                candidate.log.end_upload(is_settled=True)
+                self._end_in_log(candidate.log, is_settled=True)
                 self._uploading.remove(candidate.log)
                 self._release({tip})
         self._note_pressure(one)
@@ -318,11 +346,11 @@ class Uploader:
         """The upload of a candidate. Raises LogStoreError."""
         tip, offset = candidate.topic_id_partition, partition.tiered_end_offset
         if not candidate.is_tail:
-            return PartitionUpload(candidate, offset, one.stop)
+            return PartitionUpload(candidate, offset, one.stop, disk=self._disk)
         producers = self._followed.take(tip, offset)
         if producers is not None:
             producers.note_log_start(partition.log_start_offset)
-        one.tails[tip] = upload = PartitionUpload(candidate, offset, one.stop, producers)
+        one.tails[tip] = upload = PartitionUpload(candidate, offset, one.stop, producers, self._disk)
         return upload
 
     def _join(self, one: UploadPass) -> None:
@@ -338,7 +366,7 @@ class Uploader:
             upload = one.tails.get(tip)
             if upload is not None and one.may_extend(upload):
                 try:
-                    upload.extend()
+                    self._in_log(upload.candidate.log, upload.extend)
                 except Exception as failure:  # noqa: BLE001 - it is the partition's alone
                     upload.error = upload_error(upload.candidate, failure)
                 one.uploads[tip] = upload
@@ -529,7 +557,7 @@ class Uploader:
             for entry in entries:
                 tip = entry.topic_id_partition
                 log = one.candidates[tip].log
-                log.update_tiered_end_offset(state.partition(tip).tiered_end_offset)
+                knows_end = self._tell_end(log, state.partition(tip).tiered_end_offset)
                 reason = refused.get((ref.name, tip))
                 if reason is None:
                     report.slice_count += 1
@@ -540,12 +568,24 @@ class Uploader:
                     one.refused.add(tip)
                     one.uploads.pop(tip, None)
                     report.refused.append(RefusedUpload(log.topic_partition, ref.name, reason))
-                answers.append((one.candidates[tip], reason))
+                if knows_end:
+                    answers.append((one.candidates[tip], reason))
         # Partitions take turns to be the first one: its callers send more first.
-        first = state.seq % len(answers)
+        first = state.seq % max(1, len(answers))
         for candidate, reason in (*answers[first:], *answers[:first]):
             candidate.on_tiered(reason)
         one.on_object(report)
+
+    def _tell_end(self, log: UnifiedLog, tiered_end_offset: int) -> bool:
+        """Tell the log its tiered end; False if its disk hangs: a later upload begins with that. Raises
+        DataDirectoryError if the log is not the one that was uploaded."""
+        try:
+            self._in_log(log, partial(log.update_tiered_end_offset, tiered_end_offset))
+        except DataDirectoryError:
+            if not self._disk.is_silent(log.local_log.log_dir):
+                raise
+            return False
+        return True
 
 
 def _tip_of(log: UnifiedLog) -> TopicIdPartition:

@@ -17,7 +17,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
-from stratalog.remote.json_document import JsonFields, encode_document
+from stratalog.remote.json_document import JsonFields
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
@@ -29,6 +29,7 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.stored_fields import stored_fields
+from tests.support.stored_heads import head_bytes
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference
 from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import MetadataHarness
@@ -63,7 +64,7 @@ def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[0]["actions"][0]["hash_key"] = "c2VjcmV0"
-    harness.store.put(HEAD, encode_document(stored))
+    harness.store.put(HEAD, head_bytes(stored))
     with pytest.raises(StoreCorruptError) as caught:
         harness.catalog()
     assert "c2VjcmV0" not in str(caught.value)
@@ -226,7 +227,7 @@ def test_damaged_producer_ids_are_found(harness: MetadataHarness, damaged: objec
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[1]["actions"][0]["next_producer_id"] = damaged
-    harness.store.put(HEAD, encode_document(stored))
+    harness.store.put(HEAD, head_bytes(stored))
     with pytest.raises(StoreCorruptError):
         harness.catalog()
 
@@ -319,7 +320,7 @@ def test_a_damaged_token_is_found(harness: MetadataHarness, damaged: dict[str, o
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[1]["actions"][0] |= damaged
-    harness.store.put(HEAD, encode_document(stored))
+    harness.store.put(HEAD, head_bytes(stored))
     with pytest.raises(StoreCorruptError):
         harness.catalog()
 
@@ -409,7 +410,8 @@ def test_the_catalog_folds(harness: MetadataHarness) -> None:
     replaced = waiting_files(harness.store, catalog)
     assert catalog.waiting_files.file_count == len(replaced) == sum(one.file_count for one in replacements)
     harness.store.delete_many([one.key(catalog.layout) for one in replaced])
-    assert set(catalog.forget(one.name for one in replacements)) == {one.name for one in replacements}
+    for one in replacements:
+        catalog.finish_list(one, [])
     assert catalog.waiting_files == WaitingFiles(0, 0, -1)
     assert catalog.fold() is not None
     assert harness.catalog().state() == catalog.state()
@@ -423,3 +425,24 @@ def test_a_call_with_an_id_can_be_repeated(harness: MetadataHarness) -> None:
     assert catalog.seq == 1
     with pytest.raises(TopicAlreadyExistsError):
         catalog.create("other", 1, topic_id=topic_id)
+
+
+def test_what_no_rebuild_finds_again_is_folded_at_the_next_look(harness: MetadataHarness) -> None:
+    """All changes since the last look in one fold; what costs nothing to lose waits."""
+    catalog = harness.catalog()
+    topics = [catalog.create(f"t{number}", 1) for number in range(20)]
+    seq = catalog.seq
+    assert catalog.fold_if_needed() == seq + 1
+    assert catalog.fold_if_needed() is None
+    catalog.take_producer_ids(10)
+    catalog.fence(topics[0].topic_id, 0, "token")
+    assert catalog.fold_if_needed() is None
+    for change in (
+        lambda: catalog.alter(topics[0].topic_id, config={"retention.ms": "-1"}),
+        lambda: catalog.delete(topics[1].topic_id),
+        lambda: catalog.alter_server_config(lambda _: {"log.retention.ms": "-1"}),
+    ):
+        change()
+        assert catalog.fold_if_needed() is not None
+        assert catalog.fold_if_needed() is None
+    catalog.check()

@@ -29,7 +29,7 @@ def delete_dropped(harness: MetadataHarness, log: MetadataLog) -> list[DroppedOb
     """Delete all dropped files that no pin holds, as the collector does without a grace."""
     log.fold()
     state = log.state()
-    due = [one for one in state.dropped if state.is_deletable(one) and state.holding_pin(one) is None]
+    due = [one for one in state.dropped if state.is_deletable(one) and not state.is_held(one)]
     log.begin_deletion(due)
     harness.store.delete_many([file.key(harness.layout) for file in due])
     log.forget([file.name for file in due])
@@ -40,8 +40,7 @@ def delete_dropped(harness: MetadataHarness, log: MetadataLog) -> list[DroppedOb
             log.begin_deletion([replacement])
             harness.store.delete_many([file.key(harness.layout) for file in free])
             due += free
-        if not held:
-            log.forget([replacement.name])
+        log.finish_list(replacement, held)
     return due
 
 

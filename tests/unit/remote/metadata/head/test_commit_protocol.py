@@ -234,7 +234,7 @@ def test_a_commit_folds_first_where_the_head_is_far_beyond_its_limits(
     log.claim("again", harness.ids.uuid())
     head = harness.head()
     assert (head.folded_seq, len(head.commits)) == (count + 1, 2)
-    assert ["a commit waits for a fold" in record.message for record in caplog.records] == [True]
+    assert ["a commit waits for a fold" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_the_upkeep_folds_a_head_beyond_its_limits(harness: MetadataHarness) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    StoreCorruptError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, encode_document, format_json
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
@@ -21,6 +28,9 @@ from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault, Operation
+from tests.support.stored_heads import head_bytes, head_fields
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference, stored_rows
 from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
@@ -103,6 +113,31 @@ def test_a_fold_that_writes_many_rows_for_few_waits_for_more(harness: MetadataHa
             log, epoch, *((tip, number + 1, number + 2) for tip in tips[:100]), (A0, start, start + 10)
         )
     assert log.fold_if_needed() is not None, "it pays as soon as there is a limit to keep"
+
+
+def test_an_old_head_whose_checkpoint_was_collected_is_read_again(harness: MetadataHarness) -> None:
+    """A writer that has failed to fold asks whether a fold pays, after another one has folded."""
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 1))
+    log.fold()
+    replaced = harness.head().checkpoint
+    assert replaced is not None
+
+    def fails(operation: Operation) -> Fault:
+        is_head = operation.verb == "PUT" and operation.key == harness.layout.head_key
+        return Fault.FAILS if is_head else Fault.NONE
+
+    failing = FaultyObjectStore(harness.store, Random(0), fails)
+    late = harness.log(store=failing, settings=CommitSettings(fold_by_itself=False, fold_inline_commits=2))
+    for number in range(1, 4):
+        harness.added(log, epoch, (A0, number, number + 1))
+    late.refresh()
+    with pytest.raises(StoreUnavailableError):
+        late.fold()
+    log.fold()
+    harness.store.delete_many([harness.layout.checkpoint_key(replaced.name)])
+    assert late.fold_if_needed() is None
+    assert late.state().seq == log.state().seq
 
 
 @pytest.mark.parametrize("is_other", [False, True])
@@ -248,9 +283,9 @@ def add_unknown_fields(harness: MetadataHarness, page_format: int) -> None:
     harness.store.put(harness.layout.checkpoint_key(root.ref.name), data)
     # The head, and the fold that is inline in it, name the root by size and checksum.
     old, new = (format_json(ref.to_json()) for ref in (root.ref, DocumentRef.of(root.ref.name, data)))
-    text = harness.store.get(harness.layout.head_key).data.decode()
+    text = format_json(head_fields(harness.store.get(harness.layout.head_key).data))
     assert text.count(old) == 2
-    harness.store.put(harness.layout.head_key, text.replace(old, new).encode())
+    harness.store.put(harness.layout.head_key, head_bytes(json.loads(text.replace(old, new))))
 
 
 def test_opening_loads_no_page_of_slices(harness: MetadataHarness) -> None:

@@ -15,7 +15,6 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreNotUsableError,
 )
-from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
@@ -24,6 +23,7 @@ from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.stored_fields import stored_fields
+from tests.support.stored_heads import head_bytes
 from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
 
@@ -47,7 +47,7 @@ SAMPLE = sample()
 
 
 def changed(data: bytes, **changes: object) -> bytes:
-    return encode_document(dict(stored_fields(data, "head").values) | changes)
+    return head_bytes(dict(stored_fields(data, "head").values) | changes)
 
 
 def test_round_trip() -> None:
@@ -101,7 +101,7 @@ def test_one_value_changed(document: JsonDict) -> None:
     happens.
     """
     try:
-        head = Head.decode(encode_document(document), "head", SHARD_ACTIONS)
+        head = Head.decode(head_bytes(document), "head", SHARD_ACTIONS)
     except (StoreCorruptError, StoreNotUsableError):
         return
     assert head == Head.decode(head.encode(), "head", SHARD_ACTIONS)
@@ -214,7 +214,7 @@ def with_unknown_action(harness: MetadataHarness, **fields: object) -> None:
     writer = {"kind": "owner", "id": "newer", "mood": "good"}
     commit = {"seq": seq, "uuid": uuid, "time_ms": 1, "writer": writer, "actions": [action], "colour": "red"}
     document |= {"seq": seq, "uuid": uuid, "commits": [*document["commits"], commit], **fields}
-    harness.store.put(HEAD, encode_document(document))
+    harness.store.put(HEAD, head_bytes(document))
 
 
 def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
@@ -251,7 +251,7 @@ def test_the_fold_of_an_unknown_action_is_read_from_its_checkpoint(harness: Meta
     known = harness.store.get(HEAD).data
     document = json.loads(known)
     document["commits"][-1]["actions"][0]["action"] = "merge"
-    harness.store.put(HEAD, encode_document(document))
+    harness.store.put(HEAD, head_bytes(document))
     assert follower.refresh().unknown_action == "merge"
     harness.store.put(HEAD, known)
     log.fold()
@@ -282,7 +282,7 @@ def test_unknown_fields_are_kept(harness: MetadataHarness) -> None:
     document["colour"] = {"is": "blue"}
     document["commits"][0]["mood"] = "good"
     document["commits"][1]["actions"][0]["object"]["weight"] = 7
-    harness.store.put(HEAD, encode_document(document))
+    harness.store.put(HEAD, head_bytes(document))
     harness.log().claim("x", harness.ids.uuid())
     after = json.loads(harness.store.get(HEAD).data)
     assert after["colour"] == {"is": "blue"}

@@ -162,6 +162,8 @@ def test_a_damaged_line_is_an_error_or_other_values(seed: int) -> None:
         ([("a", "steps")], ["[1,true]"]),
         ([("a", "choice")], ['[["x"],[0,1]]']),
         ([("a", "choice")], ['[["x","y"],[0,-1]]']),
+        ([("a", "choice")], ['[["x","x"],[0,1]]']),
+        ([("a", "choice")], ['[["x",1],[0,1]]']),
         ([("a", "each"), ("b", "parts", "a")], ["[1,2]", "[[2,null]]"]),
         ([("a", "parts")], ["[]"]),
         ([("a", "same"), ("b", "behind", "a", "a")], ["[]", "[1,2]"]),

@@ -172,6 +172,19 @@ def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
         )
 
 
+def test_outputs_of_partitions_may_lie_in_any_order_in_any_object(harness: MetadataHarness) -> None:
+    """A partition that is divided has each part in another object, and these come as they were finished."""
+    log, _ = filled(harness, ((A0, 0, 5), (A1, 0, 5), (B0, 0, 5)), ((A0, 5, 9), (B0, 5, 9)))
+    inputs: Inputs = {tip: slices_of(log, tip) for tip in (B0, A0, A1)}
+    later = harness.put(log, (A0, 5, 9), (A1, 2, 5), (B0, 5, 9))
+    earlier = harness.put(log, (A0, 0, 5), (A1, 0, 2), (B0, 0, 5))
+    outcome = swap(log, inputs, [later, earlier])
+    assert outcome.has_committed
+    assert not outcome.refused
+    assert ranges_of(log, A1) == [(earlier.ref.name, 0, 2), (later.ref.name, 2, 5)]
+    assert ranges_of(log, B0) == [(earlier.ref.name, 0, 5), (later.ref.name, 5, 9)]
+
+
 def test_inputs_of_a_job_are_bounded(harness: MetadataHarness) -> None:
     log, _ = filled(harness, ((A0, 0, 1),))
     (live,) = slices_of(log, A0)

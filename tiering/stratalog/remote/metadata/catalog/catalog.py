@@ -12,6 +12,11 @@ A fencing token belongs to a partition of a topic id: a topic that is created an
 Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
 and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
 The store's clock decides how long a deleted topic is remembered.
+
+What is not folded is lost if the head is. So topics and configurations are folded by the next look at the
+head, and do not wait until it has outgrown its limits: a rebuilt catalog that did not know that a topic is
+kept for ever could not keep it by the rules that its owner gave it. However many topics are created between
+two looks, that is one fold. Producer ids and fencing tokens wait.
 """
 
 from __future__ import annotations
@@ -53,6 +58,8 @@ from stratalog.remote.store_layout import StoreLayout
 
 MAX_NEXT_PRODUCER_ID = MAX_INTEGER
 """The number after the last producer id; ids are signed numbers of 64 bits, as in Kafka."""
+_FOLDED_SOON = (AlterTopic, ConfigureServer, CreateTopic, DeleteTopic)
+"""Actions that no rebuild of a lost head can find again."""
 
 
 class ConfirmedEntries(NamedTuple):
@@ -232,6 +239,14 @@ class Catalog(CommittedLog[CatalogState]):
                 catalog_seq=state.seq,
             )
         return state.seq
+
+    def fold_if_needed(self) -> int | None:
+        """Fold if topics or configurations have changed since the last fold, or if the head has outgrown its
+        limits. Returns the fold's commit number; None if there is nothing to do. Raises StoreError."""
+        commits = self._log.view.head.commits
+        if any(isinstance(action, _FOLDED_SOON) for commit in commits for action in commit.actions):
+            return self.fold()
+        return super().fold_if_needed()
 
     def check(self) -> None:
         super().check()

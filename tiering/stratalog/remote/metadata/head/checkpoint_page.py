@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -252,7 +253,7 @@ def _decode(data: bytes, what: str, key_size: int) -> tuple[str, Page]:
         row_count = fields.integer("row_count", minimum=1, maximum=MAX_ROWS)
         values = _by_columns(fields, lines, columns, what)
     for column in values[:key_size]:
-        if not set(map(type, column)) <= {int, str}:
+        if not isinstance(column, array) and not set(map(type, column)) <= {int, str}:
             raise StoreCorruptError("a row of a page has no key; keep the page and investigate", what=what)
     return fields.text("kind"), Page(columns, values, row_count, key_size, what)
 

@@ -31,6 +31,7 @@ from stratalog.remote.metadata.head.head_actions import Action, BeginDeletion, F
 from stratalog.remote.metadata.head.head_judge import (
     deletions_before,
     judge_begin_deletion,
+    judge_finish_list,
     judge_forget,
     judge_pin,
     judge_pin_commit,
@@ -40,7 +41,14 @@ from stratalog.remote.metadata.head.head_judge import (
     judge_unpin,
     judge_unpin_expired,
 )
-from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
+from stratalog.remote.metadata.head.head_log import (
+    ComparedClocks,
+    HeadLog,
+    Judgement,
+    Landed,
+    Prepared,
+    View,
+)
 from stratalog.remote.metadata.head.head_state import HeadState, WaitingFiles
 from stratalog.remote.metadata.head.history import predecessor_of
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
@@ -220,6 +228,11 @@ class CommittedLog(Generic[S]):
             forgotten += self._commit(partial(judge_forget, names=part)).outcome
         return tuple(forgotten)
 
+    def finish_list(self, replacement: Replacement, kept: Sequence[DroppedObject]) -> None:
+        """Forget a replacement whose files are deleted, but for `kept`, which wait as dropped files of their
+        own from now on. Does nothing if it is forgotten already."""
+        self._commit(partial(judge_finish_list, root_name=replacement.name, kept=kept))
+
     def begin_deletion(self, files: Sequence[DroppedObject | Replacement]) -> S:
         """Say that these files, which are dropped in a state of this log, are about to be deleted; returns a
         later state. What no pin of that state holds may be deleted. Before a metadata version is finalized
@@ -350,14 +363,20 @@ class CommittedLog(Generic[S]):
     def check(self) -> None:
         self._log.check()
 
-    def _commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
+    def _commit(
+        self,
+        judge: Callable[[S], Judgement[R]],
+        *,
+        epoch: int | None = None,
+        prepared: Prepared[S, R] | None = None,
+    ) -> Landed[R]:
         """Commit, in as many commits as the judge divides it into. The result is that of the last one, which
-        `has_committed` if any of them did."""
+        `has_committed` if any of them did. `prepared` as in `HeadLog.commit`."""
         has_committed = False
         while True:
             if self._log.settings.fold_by_itself and self._folder.is_overdue():
                 self._fold_before_commit()
-            landed = self._log.commit(judge, epoch=epoch)
+            landed = self._log.commit(judge, epoch=epoch, prepared=prepared)
             has_committed = has_committed or landed.has_committed
             if landed.is_whole:
                 return dataclasses.replace(landed, has_committed=has_committed)

@@ -85,7 +85,8 @@ class Replacement(NamedTuple):
     share. They wait as dropped files do, but only `replaced` in the root of the fold's checkpoint names them.
     So a state of millions of slices needs no row for each page that its folds have replaced.
 
-    The root must outlive its list: no later replacement takes it while this one waits.
+    The root must outlive its list. Once all but a few files are deleted, those few become dropped files of
+    their own, and the replacement is forgotten.
     """
 
     root: DocumentRef

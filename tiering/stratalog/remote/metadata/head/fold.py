@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from stratalog.base.errors import ObjectNotFoundError
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.document_ref import DocumentRef
@@ -74,7 +75,14 @@ class Folder(Generic[S]):
     def is_due(self) -> bool:
         """Whether the head has outgrown its limits, because every commit writes all of it again, and a fold
         of it pays. Raises StoreError."""
-        return self._is_beyond(PATIENCE) or (self._is_beyond(1) and self._pays())
+        if self._is_beyond(PATIENCE) or not self._is_beyond(1):
+            return self._is_beyond(PATIENCE)
+        try:
+            return self._pays()
+        except ObjectNotFoundError:
+            # By an old head: another fold has replaced the checkpoint since, and a collector deleted it.
+            self._log.refresh()
+            return self._is_beyond(1) and self._pays()
 
     def is_overdue(self) -> bool:
         """Whether the head is so far beyond its limits that a commit has to wait for a fold."""

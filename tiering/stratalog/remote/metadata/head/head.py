@@ -3,34 +3,43 @@ ETag.
 
     {"format":"stratalog-head","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"epoch":N,"horizon":N,"catalog_seq":N,
-     "checkpoint":DOC or null,"history":DOC or null,"pins":[...],"commits":[COMMIT...]}
+     "checkpoint":DOC or null,"history":DOC or null,"pins":[...],"commits":[COMMIT...],"crc":N}
 
 The state is the checkpoint's state with `commits` applied in order. They are numbered from the checkpoint's
 SEQ + 1 to `seq` without a gap. `uuid` is the uuid of the newest commit (a new head has a fresh one), so no
 two heads have the same bytes, and an ETag is unique however the store computes it. `epoch`, `horizon`,
 `catalog_seq` and `pins` repeat values of the state, for people and for a check.
+
+No document has the checksum of a head, because a head is replaced. From metadata version 5 on it has its own.
+Heads of earlier versions have none, because earlier software would keep it unchanged beside a new commit.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
+from stratalog.objectstore.protocol import StoredObject
 from stratalog.remote.json_document import (
     JsonFields,
     JsonObject,
-    decode_document,
-    encode_text,
+    decode_fields,
+    encode_plain,
     format_json,
+    plain_bytes,
+    plain_text,
+    prove_checksum,
+    with_checksum,
 )
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_state import HeadState
-from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
+from stratalog.remote.metadata.head.metadata_version import CHECKSUM_VERSION, METADATA_VERSION
 from stratalog.remote.metadata.head.pin import Pin
 
 RESTORE: Final = (
@@ -40,6 +49,9 @@ RESTORE: Final = (
 """The advice of an error about a damaged or lost head. Everything else is still there; a writer that goes on
 without the right head may overwrite what that head refers to.
 """
+
+REBUILD: Final = "or, if there is none, rebuild it: `stratalog tier rebuild-head`"
+"""The further advice of an error about a lost head."""
 
 _text_of = attrgetter("text")
 
@@ -60,6 +72,7 @@ _KNOWN = frozenset(
         "history",
         "pins",
         "commits",
+        "crc",
     ]
 )
 
@@ -140,13 +153,22 @@ class Head:
             "pins": [pin.to_json() for pin in self.pins],
         }
         opened = format_json(fields | dict(self.extra)).removesuffix("}")
-        return encode_text(f'{opened},"commits":[{",".join(map(_text_of, self.commits))}]}}')
+        data = f'{opened},"commits":[{",".join(map(_text_of, self.commits))}]'.encode()
+        if self.write_version < CHECKSUM_VERSION:
+            return encode_plain(data + b"}")
+        return encode_plain(with_checksum(data))
 
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
         """Decode a head. Raises StoreCorruptError, StoreNotUsableError if newer software is needed to read
         it."""
-        fields = decode_document(data, what, format_name=_FORMAT, supported_version=METADATA_VERSION)
+        try:
+            fields = _proven_fields(data, what)
+        except StoreCorruptError as error:
+            raise StoreCorruptError(
+                f"a head is damaged; {RESTORE}, {REBUILD}, once the damaged one is moved to another key",
+                **{"key": what, "reason": error.message} | error.fields,
+            ) from error
         head = Head(
             store_id=fields.uuid("store_id"),
             shard=fields.optional_integer("shard"),
@@ -165,6 +187,19 @@ class Head:
         )
         head._require_whole(what)
         return head
+
+    @staticmethod
+    def decode_answer(
+        stored: StoredObject, ask_again: Callable[[], StoredObject], what: str, table: ActionTable
+    ) -> tuple[Head, StoredObject]:
+        """Decode a head that was read; returns it with the answer that it is from. A damaged one is read once
+        more, because the connection may have changed it. Raises as `decode` and `ask_again`.
+        """
+        try:
+            return Head.decode(stored.data, what, table), stored
+        except StoreCorruptError:
+            again = ask_again()
+            return Head.decode(again.data, what, table), again
 
     def require_of(self, store_id: UUID, shard: int | None) -> None:
         """Check that the head belongs to this store and shard. Raises StoreCorruptError if the head
@@ -196,6 +231,25 @@ class Head:
             raise StoreCorruptError(
                 "a head does not have the uuid of its newest commit; stop and investigate", what=what
             )
+
+
+def _proven_fields(data: bytes, what: str) -> JsonFields:
+    """The fields of a head. The checksum is compared first: any other field may be the damaged one, those
+    that say which version it is, too."""
+    plain = plain_bytes(data, what)
+    has_checksum = prove_checksum(plain)
+    fields = decode_fields(
+        plain_text(plain, what), what, format_name=_FORMAT, supported_version=METADATA_VERSION
+    )
+    version = fields.integer("write_version", minimum=1)
+    if has_checksum != (version >= CHECKSUM_VERSION):
+        raise StoreCorruptError(
+            "its version and its checksum do not fit together",
+            write_version=version,
+            has_checksum=has_checksum,
+            first_version_with_checksum=CHECKSUM_VERSION,
+        )
+    return fields
 
 
 def _parse_ref(fields: JsonFields, name: str, kind: FileKind) -> DocumentRef | None:

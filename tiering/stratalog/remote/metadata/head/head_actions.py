@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_text
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
+from stratalog.remote.metadata.head.document_ref import (
+    DocumentRef,
+    FileKind,
+    TrackedFile,
+    newest_seq_of,
+    parse_tracked_file,
+)
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
 
 
@@ -22,8 +28,7 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Takes files off the list of dropped files, after a collector has deleted them from the store; and whole
-    replacements, by the names of their roots."""
+    """Takes files off the list of dropped files, after a collector has deleted them from the store."""
 
     names: tuple[str, ...]
 
@@ -81,6 +86,31 @@ class ListedFold(Fold):
             fields.integer("file_count"),
             fields.integer("size_bytes"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishList:
+    """Forgets a replacement, whose files a collector has deleted from the store, but for some that must stay:
+    a pin holds them, or the store keeps them. These become rows of the state, and wait from then on as files
+    that the fold has dropped."""
+
+    root: str
+    """The name of the replacement's root."""
+    kept: tuple[TrackedFile, ...]
+    """The files that stay."""
+    is_part: bool = False
+    """Whether more files stay, which later commits name. The last of these forgets the replacement."""
+
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {"action": "finish_list", "root": self.root}
+        return dict(fields) | given_fields(kept=[file.to_json() for file in self.kept], is_part=self.is_part)
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> FinishList:
+        root = fields.text("root")
+        newest_seq_of(FileKind.CHECKPOINT, root)
+        is_part = "is_part" in fields.values and fields.flag("is_part")
+        return FinishList(root, fields.each("kept", parse_tracked_file), is_part)
 
 
 def _fold_json(name: str, fold: Fold) -> dict[str, object]:
@@ -259,6 +289,7 @@ COMMON_ACTIONS: ActionTable = {
     "forget": Forget.from_json,
     "fold": Fold.from_json,
     "listed_fold": ListedFold.from_json,
+    "finish_list": FinishList.from_json,
     "raise_horizon": RaiseHorizon.from_json,
     "trim_history": TrimHistory.from_json,
     "begin_deletion": BeginDeletion.from_json,
@@ -278,6 +309,7 @@ COMMON_VERSIONS: ActionVersions = {
     BeginDeletion: 4,
     PinCommit: 4,
     ListedFold: 5,
+    FinishList: 5,
 }
 """The metadata versions of these actions."""
 

@@ -17,6 +17,7 @@ from stratalog.remote.metadata.head.document_ref import (
 )
 from stratalog.remote.metadata.head.head_actions import (
     BeginDeletion,
+    FinishList,
     Forget,
     PinCommit,
     RaiseHorizon,
@@ -29,13 +30,29 @@ from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.store_layout import first_seq_of_history
 
+ROWS_OF_A_COMMIT = 500
+"""Files that one commit names with their kinds and sizes."""
+
 
 def judge_forget(state: HeadState, names: Iterable[str]) -> Judgement[tuple[str, ...]]:
-    """Forgets those of the names that are on the list of dropped files, or name a replacement; they are the
-    outcome."""
-    waiting = {replacement.name for replacement in state.replacements}
-    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects or name in waiting))
+    """Forgets those of the names that are on the list of dropped files; they are the outcome."""
+    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects))
     return Judgement((Forget(known),) if known else (), known)
+
+
+def judge_finish_list(state: HeadState, root_name: str, kept: Sequence[DroppedObject]) -> Judgement[None]:
+    """Forgets a replacement whose files are deleted, but for those that are kept: these become rows of the
+    state, in as many commits as they need, the last of which forgets the list."""
+    if state.replacement(root_name) is None:
+        return Judgement((), None)  # another collector has finished it
+    files = [
+        TrackedFile(file.kind, file.name, file.size_bytes)
+        for file in kept
+        if file.name not in state.dropped_objects
+    ]
+    part = tuple(files[:ROWS_OF_A_COMMIT])
+    is_part = len(part) < len(files)
+    return Judgement((FinishList(root_name, part, is_part),), None, is_whole=not is_part)
 
 
 def judge_begin_deletion(state: HeadState, files: Iterable[DroppedObject | Replacement]) -> Judgement[None]:

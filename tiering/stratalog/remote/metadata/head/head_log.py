@@ -42,7 +42,7 @@ from stratalog.remote.json_document import require_writable
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
 from stratalog.remote.metadata.head.commit import Commit, Writer
-from stratalog.remote.metadata.head.head import RESTORE, Head
+from stratalog.remote.metadata.head.head import REBUILD, RESTORE, Head
 from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
@@ -172,7 +172,21 @@ class View(Generic[S]):
     """Time of the store's clock when the head was last read in full."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[S, R]):
+    """A judgement ahead of its commit, and the state that follows. Immutable."""
+
+    view: View[S]
+    """It holds as long as this is the newest view."""
+    judgement: Judgement[R]
+    commit: Commit
+    state: S
+
+
 NEVER_MS = -1
+PREPARED_FOR_MS = 60_000
+"""The time of a commit is that of its judgement, and what it drops is kept for a time after that. So an older
+judgement is made again."""
 _COMMITS_AT_ONCE = 32
 """Commits whose objects' directories are read together."""
 
@@ -297,8 +311,27 @@ class HeadLog(Generic[S]):
         changed = self._read_known_head() if dated else self._read_changed_head(seen)
         return seen if changed is None else self._publish(self._view_of(changed, seen))
 
-    def commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        """Judge and commit; judge again on each head that another writer puts first.
+    def prepare(self, judge: Callable[[S], Judgement[R]]) -> Prepared[S, R] | None:
+        """Judge on the view at hand, ahead of a commit with the same `judge`, which does not judge again
+        unless the head changes. None if only a fresh view can tell. Commits nothing, and never waits for a
+        commit."""
+        view = self._view
+        judged = self._judge(judge, view, None, is_fresh=False)
+        if judged is None:
+            return None
+        judgement, commit, state = judged
+        assert commit is not None, "without actions it takes a fresh view"
+        return Prepared(view, judgement, commit, state)
+
+    def commit(
+        self,
+        judge: Callable[[S], Judgement[R]],
+        *,
+        epoch: int | None = None,
+        prepared: Prepared[S, R] | None = None,
+    ) -> Landed[R]:
+        """Judge and commit; judge again on each head that another writer puts first. `prepared`: by `prepare`
+        with the same `judge`, for a commit without an epoch.
 
         `judge` may be called several times, with newer states. Its errors are raised once the state is fresh.
         Raises StoreUnavailableError if the outcome stays unknown or other writers keep coming first,
@@ -310,7 +343,8 @@ class HeadLog(Generic[S]):
             lost_races = 0
             while lost_races < self.settings.max_lost_races:
                 self.require_writable(view)
-                judged = self._judge(judge, view, epoch, is_fresh=is_fresh)
+                judged = self._judged_ahead(prepared, view)
+                judged = judged or self._judge(judge, view, epoch, is_fresh=is_fresh)
                 if judged is None:
                     view, is_fresh = self.refresh(), True
                     continue
@@ -349,6 +383,16 @@ class HeadLog(Generic[S]):
         # clock of the writer must not shorten that, so the time is at least the store's known time.
         seq, now_ms = view.head.seq + 1, max(self._clock.now_ms(), view.date_ms)
         return Commit.build(seq, self.ids.uuid(), now_ms, self._writer, epoch, actions)
+
+    def _judged_ahead(
+        self, prepared: Prepared[S, R] | None, view: View[S]
+    ) -> tuple[Judgement[R], Commit | None, S] | None:
+        """The prepared judgement as `_judge` returns it; None unless it is of this view, and young enough."""
+        if prepared is None or prepared.view is not view:
+            return None
+        if self._clock.now_ms() - prepared.commit.time_ms > PREPARED_FOR_MS:
+            return None
+        return prepared.judgement, prepared.commit, prepared.state
 
     def _judge(
         self, judge: Callable[[S], Judgement[R]], view: View[S], epoch: int | None, *, is_fresh: bool
@@ -450,13 +494,14 @@ class HeadLog(Generic[S]):
         return find_in_history(self.store, self.layout, head.history, seq, self.machine.table)
 
     def _view_of(self, stored: StoredObject, base: View[S]) -> View[S]:
-        """The view of a head that was read. If an object of it is missing the head is old, and is read
-        again.
+        """The view of a head that was read. If it is damaged it is read once more. If an object of it is
+        missing the head is old, and is read again.
         """
         now_ms = self._clock.now_ms()
         self._compared = ComparedClocks(now_ms - stored.date_ms, now_ms, self._clock.monotonic_s())
+        key, table = self.layout.head_key, self.machine.table
         for _ in range(self.settings.max_store_failures):
-            head = Head.decode(stored.data, self.layout.head_key, self.machine.table)
+            head, stored = Head.decode_answer(stored, self._read_known_head, key, table)
             head.require_of(self.identity.store_id, self.layout.shard)
             try:
                 return View(head, stored.etag, self._state_of(head, base), stored.date_ms)
@@ -465,9 +510,7 @@ class HeadLog(Generic[S]):
                 if again.etag == stored.etag:
                     raise _missing(error) from error
                 stored = again
-        raise StoreUnavailableError(
-            "the head changes faster than it can be read; try again", key=self.layout.head_key
-        )
+        raise StoreUnavailableError("the head changes faster than it can be read; try again", key=key)
 
     def _state_of(self, head: Head, base: View[S]) -> S:
         state = base.state
@@ -543,8 +586,7 @@ class HeadLog(Generic[S]):
 
     def _lost_head(self, witness: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the head is lost, and nothing else was changed; {RESTORE}, or, if there is none, rebuild it:"
-            " `stratalog tier rebuild-head`",
+            f"the head is lost, and nothing else was changed; {RESTORE}, {REBUILD}",
             key=self.layout.head_key,
             store=self.store.url,
             known_by=witness,

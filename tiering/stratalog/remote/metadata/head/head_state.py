@@ -22,6 +22,7 @@ from stratalog.remote.metadata.head.document_ref import (
 from stratalog.remote.metadata.head.head_actions import (
     Action,
     BeginDeletion,
+    FinishList,
     Fold,
     Forget,
     ListedFold,
@@ -142,9 +143,15 @@ class HeadState:
             min([*(one.time_ms for one in dropped), *(one.time_ms for one in replaced)], default=-1),
         )
 
-    def is_list_waiting(self, root_name: str) -> bool:
-        """Whether a checkpoint's root names files that still wait, so that it must stay itself."""
-        return any(one.name == root_name for one in self.replacements)
+    def replacement(self, root_name: str) -> Replacement | None:
+        """The replacement whose files a checkpoint's root names; None if none of them waits."""
+        return next((one for one in self.replacements if one.name == root_name), None)
+
+    def is_held(self, dropped: DroppedObject) -> bool:
+        """Whether a dropped file must stay whatever its age: a pin holds it, or it is a root that names files
+        which still wait."""
+        is_root = dropped.kind is FileKind.CHECKPOINT and self.replacement(dropped.name) is not None
+        return is_root or self.holding_pin(dropped) is not None
 
     def is_deletable(self, dropped: DroppedObject) -> bool:
         """Whether opening the shard no longer needs the file: its commit has left the head.
@@ -183,7 +190,6 @@ class HeadState:
         assert not folds or folds[-1] <= self.seq, "known commits replaced files"
         for replacement in self.replacements:
             assert replacement.root.seq < replacement.seq, "a fold is newer than its checkpoint"
-            assert replacement.name not in self.dropped_objects, "a root is not dropped before its list"
         assert all(1 <= rows.seq <= self.seq for rows in self.changed), "known commits changed rows"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
@@ -221,9 +227,12 @@ def drop_file(
     brought_seq: int = 0,
 ) -> None:
     """Put a file on the list of dropped files, which wait to be deleted."""
-    if file.name in dropped:
-        raise contradiction(commit, "it drops a file twice", name=file.name)
-    dropped[file.name] = DroppedObject(
+    _add_row(dropped, _dropped_by(file, commit, brought_seq), commit)
+
+
+def _dropped_by(file: TrackedFile, commit: Commit, brought_seq: int = 0) -> DroppedObject:
+    """A file that a commit drops."""
+    return DroppedObject(
         name=file.name,
         size_bytes=file.size_bytes,
         seq=commit.seq,
@@ -231,6 +240,12 @@ def drop_file(
         kind=file.kind,
         brought_seq=brought_seq,
     )
+
+
+def _add_row(dropped: Evolution[str, DroppedObject], file: DroppedObject, commit: Commit) -> None:
+    if file.name in dropped:
+        raise contradiction(commit, "it drops a file twice", name=file.name)
+    dropped[file.name] = file
 
 
 def unfolded(state: HeadState, seq: int) -> tuple[ChangedRows, ...]:
@@ -255,6 +270,8 @@ def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot 
         case Fold():
             assert root is not None, "a fold comes with its checkpoint"
             return _after_fold(state, action, commit, root)
+        case FinishList():
+            return _after_finish_list(state, action, commit)
         case RaiseHorizon():
             if not state.orphan_horizon_seq < action.seq < commit.seq:
                 raise contradiction(commit, "its horizon goes back, or is of the future", horizon=action.seq)
@@ -281,21 +298,14 @@ def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot 
 
 
 def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
-    """Take files off the list of dropped files, and replacements off theirs."""
+    """Take files off the list of dropped files."""
     dropped = state.dropped_objects.evolve()
-    replacements = {one.name: one for one in state.replacements}
-    files: list[str] = []
     for name in forget.names:
-        if name in dropped:
-            dropped.pop(name)
-            files.append(name)
-        elif replacements.pop(name, None) is None:
+        if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
+        dropped.pop(name)
     return dataclasses.replace(
-        state,
-        dropped_objects=dropped.finish(),
-        replacements=tuple(replacements.values()),
-        changed=state.with_changed(DROPPED, files),
+        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, forget.names)
     )
 
 
@@ -320,6 +330,18 @@ def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S
         )
         state = dataclasses.replace(state, replacements=(*state.replacements, replacement))
     return dataclasses.replace(state, checkpoint=fold.checkpoint, history=fold.history or state.history)
+
+
+def _after_finish_list(state: S, finish: FinishList, commit: Commit) -> S:
+    """Files of a replacement become rows, with the commit and the time of its fold."""
+    replacement = state.replacement(finish.root)
+    if replacement is None:
+        raise contradiction(commit, "it finishes a list that is not there", root=finish.root)
+    state = _with_rows(state, map(replacement.dropped, finish.kept), commit)
+    if finish.is_part:
+        return state
+    left = tuple(one for one in state.replacements if one.name != finish.root)
+    return dataclasses.replace(state, replacements=left)
 
 
 def _after_begin_deletion(state: S, begun: BeginDeletion, commit: Commit) -> S:
@@ -356,10 +378,14 @@ def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
 
 
 def _with_dropped(state: S, files: Iterable[TrackedFile], commit: Commit) -> S:
+    return _with_rows(state, (_dropped_by(file, commit) for file in files), commit)
+
+
+def _with_rows(state: S, files: Iterable[DroppedObject], commit: Commit) -> S:
     dropped = state.dropped_objects.evolve()
     names: list[str] = []
     for file in files:
-        drop_file(dropped, file, commit)
+        _add_row(dropped, file, commit)
         names.append(file.name)
     return dataclasses.replace(
         state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, names)

@@ -11,13 +11,14 @@ Version 1 has all actions but these, which version 2 has added: `add_gap`, `rais
 `pin`, `renew_pin`, `unpin`. Version 3 has added `lower_tiered_end`, and another format of checkpoint pages: a
 fold under an older version writes the older format, and later ones replace it page by page. Version 4 has
 added `begin_deletion` and `pin_commit`: an earlier commit can be pinned only where every collector says first
-what it deletes. Version 5 has added `listed_fold`: the root of a checkpoint, and no longer the state, names
-the files that a fold replaced, and lives longer than they do. `finalize` belongs to the version that it
-finalizes.
+what it deletes. Version 5 has added `listed_fold` and `finish_list`: the root of a checkpoint, and no longer
+the state, names the files that a fold replaced, and lives longer than they do, but for those that outlive the
+others. Heads of version 5 have a checksum. `finalize` belongs to the version that it finalizes.
 
 The roots of checkpoints have the finalized version, too, so that the rebuilt head of a log goes on with it.
 
-A new field needs no version, because older software keeps the fields that it does not know.
+A new field needs no version, because older software keeps the fields that it does not know. The checksum of a
+head is the exception: kept beside a new commit, it would be wrong.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ UNRECORDED_VERSION = 2
 """The newest version of the software whose checkpoints do not say which version is finalized."""
 COLUMN_PAGES_VERSION = 3
 """From this version on, folds write pages by columns, which older software cannot read."""
+CHECKSUM_VERSION = 5
+"""From this version on, heads have a checksum."""
 
 ActionVersions = Mapping[type, int]
 """The versions that brought actions, by their types. An action that is not here is of the first version."""

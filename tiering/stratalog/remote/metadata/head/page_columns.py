@@ -39,7 +39,7 @@ from stratalog.record.number_columns import (
     steps_behind,
     sums,
 )
-from stratalog.remote.json_document import format_json, to_integer, to_items, to_row, to_text
+from stratalog.remote.json_document import format_json, to_integer, to_items, to_row
 
 Column = Sequence[object]
 Numbers: TypeAlias = "array[int]"
@@ -127,6 +127,17 @@ class PartsColumn(Sequence[object]):
         return [row] if self.is_pair else row
 
 
+class ChosenColumn(list[object]):
+    """A column of a few different texts, with the index of each row's text among them. Immutable."""
+
+    __slots__ = ("indexes", "text_count")
+
+    def __init__(self, texts: Sequence[str], indexes: Numbers) -> None:
+        super().__init__(map(texts.__getitem__, indexes))
+        self.indexes = indexes
+        self.text_count = len(texts)
+
+
 def packed(values: Column) -> Column:
     """The same values in less memory: integers in an array, equal texts once."""
     values = _with_array(values)
@@ -152,6 +163,8 @@ def memory_bytes(column: Column) -> int:
     """About the size of a column in memory."""
     if isinstance(column, PartsColumn):
         return sum(map(memory_bytes, column.parts)) + _VALUE_BYTES * len(column.others)
+    if isinstance(column, ChosenColumn):
+        return 16 * len(column) + _VALUE_BYTES * column.text_count
     return 8 * len(column) + _VALUE_BYTES * _object_count(column)
 
 
@@ -365,11 +378,13 @@ def _encode_choice(values: Column) -> str | None:
 
 def _decode_choice(text: str, _: Sequence[Column], count: int) -> Column:
     stored, steps = to_row(json.loads(text), "choice", 2)
-    texts = [to_text(item, "choice") for item in to_items(stored, "choice")]
+    texts = to_items(stored, "choice")
+    if set(map(type, texts)) != {str} or len(set(texts)) != len(texts):
+        raise StoreCorruptError("different texts are expected")
     indexes = running_sums(_to_numbers(steps, count))
     if min(indexes) < 0:
         raise StoreCorruptError("an index is negative")
-    return [*map(texts.__getitem__, indexes)]
+    return ChosenColumn(cast("Sequence[str]", texts), indexes)
 
 
 def _indexes(values: Column, different: Iterable[object]) -> Numbers:
@@ -386,7 +401,8 @@ def _between(others: Sequence[Numbers]) -> Numbers:
 def _behind(others: Sequence[Column]) -> tuple[Numbers, Numbers]:
     """The groups of rows as numbers, and the sizes."""
     groups, sizes = others
-    return _indexes(groups, dict.fromkeys(groups)), cast("Numbers", sizes)
+    numbers = groups.indexes if isinstance(groups, ChosenColumn) else _indexes(groups, dict.fromkeys(groups))
+    return numbers, cast("Numbers", sizes)
 
 
 def _decode_each(text: str, _: Sequence[Column], count: int) -> Column:

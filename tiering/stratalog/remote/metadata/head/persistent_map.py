@@ -87,20 +87,16 @@ class PersistentMap(Mapping[K, V]):
 class Evolution(Generic[K, V]):
     """Builds a changed copy of a `PersistentMap`. Not thread-safe: one function uses it."""
 
-    __slots__ = ("_base", "_buckets", "_fresh", "_size")
+    __slots__ = ("_base", "_buckets", "_fresh")
 
     def __init__(self, base: PersistentMap[K, V], buckets: tuple[dict[K, V], ...]) -> None:
         self._base = base
         self._buckets: Sequence[dict[K, V]] = buckets
         self._fresh: dict[int, dict[K, V]] = {}
         """Buckets that this copy has made, by number."""
-        self._size = len(base)
 
     def __setitem__(self, key: K, value: V) -> None:
-        bucket = self._own_bucket(key)
-        before = len(bucket)
-        bucket[key] = value
-        self._size += len(bucket) - before
+        self.own_bucket(key)[key] = value
 
     def get(self, key: K) -> V | None:
         number = hash(key) % _BUCKET_COUNT
@@ -112,20 +108,21 @@ class Evolution(Generic[K, V]):
 
     def pop(self, key: K) -> V:
         """Remove a key and return its value. Raises KeyError."""
-        value = self._own_bucket(key).pop(key)
-        self._size -= 1
-        return value
+        return self.own_bucket(key).pop(key)
 
     def finish(self) -> PersistentMap[K, V]:
         """The changed copy, or the base where nothing changed. Call it once, last."""
         if not self._fresh:
             return self._base
-        buckets = list(self._buckets)
+        buckets, size = list(self._buckets), len(self._base)
         for number, bucket in self._fresh.items():
+            size += len(bucket) - len(buckets[number])
             buckets[number] = bucket
-        return self._base.of_buckets(tuple(buckets), self._size)
+        return self._base.of_buckets(tuple(buckets), size)
 
-    def _own_bucket(self, key: K) -> dict[K, V]:
+    def own_bucket(self, key: K) -> dict[K, V]:
+        """The dictionary of the copy in which this key belongs. A caller that looks at a value before it
+        replaces it does both here: a key is hashed each time it is looked up."""
         number = hash(key) % _BUCKET_COUNT
         bucket = self._fresh.get(number)
         if bucket is None:

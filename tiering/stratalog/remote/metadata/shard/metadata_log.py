@@ -23,7 +23,13 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_actions import ActionTable
-from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
+from stratalog.remote.metadata.head.head_log import (
+    CommitSettings,
+    HeadLog,
+    Judgement,
+    Prepared,
+    StoreActor,
+)
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
@@ -83,6 +89,17 @@ class AdvanceOutcome(NamedTuple):
 
     seq: int
     refused: tuple[Refusal, ...]
+
+
+Replaced = tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]
+
+
+class PreparedReplace(NamedTuple):
+    """A replacement ahead of its commit. Immutable."""
+
+    plan: ReplacePlan
+    judged: Prepared[ShardState, Replaced] | None
+    """Its judgement; None if only the commit can tell."""
 
 
 class ShardMachine:
@@ -218,34 +235,70 @@ class MetadataLog(CommittedLog[ShardState]):
         withdrawn: Mapping[TopicIdPartition, str] = MappingProxyType({}),
         compared_from: Mapping[TopicIdPartition, int] = MappingProxyType({}),
     ) -> ReplaceOutcome:
-        """Replace exactly these inputs by the outputs that were made from them.
+        """Replace exactly these inputs by the outputs that were made from them, as `prepare_replace` and
+        `commit_replace` do."""
+        prepared = self.prepare_replace(
+            inputs,
+            input_names,
+            outputs,
+            covers=covers,
+            drops_records=drops_records,
+            compared_from=compared_from,
+            expected_catalog_seq=catalog_seq,
+        )
+        return self.commit_replace(prepared, catalog_seq=catalog_seq, withdrawn=withdrawn)
+
+    def prepare_replace(
+        self,
+        inputs: Mapping[TopicIdPartition, SliceRanges],
+        input_names: Sequence[str],
+        outputs: Objects,
+        *,
+        covers: Mapping[TopicIdPartition, bool],
+        drops_records: bool,
+        compared_from: Mapping[TopicIdPartition, int] = MappingProxyType({}),
+        expected_catalog_seq: int,
+    ) -> PreparedReplace:
+        """Check the replacement of exactly these inputs by the outputs that were made from them, and judge it
+        on the state at hand. The outputs need not be in the store yet. Commits nothing.
 
         `covers` tells for each partition whether its live slices from the first on were compacted.
-        `withdrawn`: partitions that keep their inputs after all, each with the reason.
         `compared_from`: of each partition whose records were compared by version, the first offset that took
         part. It is refused if the log start has moved beyond.
-        `catalog_seq` is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where
-        `drops_records` and a newer configuration was used here before.
+        `expected_catalog_seq`: the number that `Catalog.confirm` will probably give the commit. Raises
+        InvalidRequestError if the plan contradicts itself.
         """
         plan = ReplacePlan(
             inputs=inputs,
             outputs=outputs,
             covers=covers,
-            catalog_seq=catalog_seq if drops_records else None,
-            withdrawn=withdrawn,
+            catalog_seq=expected_catalog_seq if drops_records else None,
             compared_from=compared_from,
         )
         plan.check(input_names)
-
-        def judge(state: ShardState) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
-            state.read_ahead(
-                OffsetRange(tip, planned.base_offsets[0], planned.end_offsets[-1])
-                for tip, planned in inputs.items()
-            )
-            return replace_judge.judge_replace(state, plan)
-
         with self._machine.directories_at_hand(outputs):
-            landed = self._commit(judge)
+            return PreparedReplace(plan, self._log.prepare(partial(_judge_replace, plan=plan)))
+
+    def commit_replace(
+        self,
+        prepared: PreparedReplace,
+        *,
+        catalog_seq: int,
+        withdrawn: Mapping[TopicIdPartition, str] = MappingProxyType({}),
+    ) -> ReplaceOutcome:
+        """Commit a replacement, all of whose outputs are in the store. It is judged again unless the state
+        and the catalog are as they were expected.
+
+        `catalog_seq` is from `Catalog.confirm`, called just before. `withdrawn`: partitions that keep their
+        inputs after all, each with the reason. Raises PreconditionFailedError where records were dropped and
+        a newer configuration was used here before.
+        """
+        plan = prepared.plan.confirmed(catalog_seq, withdrawn)
+        with self._machine.directories_at_hand(plan.outputs):
+            landed = self._commit(
+                partial(_judge_replace, plan=plan),
+                prepared=prepared.judged if plan is prepared.plan else None,
+            )
         refused, clipped = landed.outcome
         return ReplaceOutcome(landed.seq, refused, clipped, landed.has_committed)
 
@@ -361,3 +414,11 @@ class MetadataLog(CommittedLog[ShardState]):
             if isinstance(action, Add) and action.object == ref:
                 return tuple(Refusal(ref.name, tip, reason) for tip, reason in action.refused)
         return None
+
+
+def _judge_replace(state: ShardState, plan: ReplacePlan) -> Judgement[Replaced]:
+    state.read_ahead(
+        OffsetRange(tip, planned.base_offsets[0], planned.end_offsets[-1])
+        for tip, planned in plan.inputs.items()
+    )
+    return replace_judge.judge_replace(state, plan)

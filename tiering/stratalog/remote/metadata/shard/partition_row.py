@@ -8,7 +8,7 @@ does not change keeps its row, whatever is folded.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
@@ -57,23 +57,32 @@ class PartitionRow(NamedTuple):
     def with_slice(self, live: LiveSlice) -> PartitionRow:
         """The partition with one more slice at its tiered end."""
         assert live.base_offset == self.tiered_end_offset, "slices tile"
-        entry = live.entry
-        return PartitionRow(
-            log_start_offset=self.log_start_offset,
-            tiered_end_offset=live.end_offset,
-            # An open transaction that began below log start or before a gap can be below every slice.
-            stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
-            end_mark=entry.last_batch or self.end_mark,
-            compacted_upto=self.compacted_upto,
-            slice_count=self.slice_count + 1,
-            tiered_bytes=self.tiered_bytes + entry.data_bytes,
-            oldest_newest_ms=self.oldest_newest_ms if self.pieces else live.newest_ms,
-            oldest_ms=self.oldest_ms if self.pieces else live.oldest_ms,
-            newest_ms=max(self.newest_ms, live.newest_ms),
-            open_transactions=entry.open_transactions,
-            pieces=(*self.pieces, live),
-            lowered_seq=self.lowered_seq,
+        entry, pieces = live.entry, self.pieces
+        # By position: a commit makes thousands of rows.
+        return PartitionRow._make(
+            (
+                self.log_start_offset,
+                live.end_offset,
+                # An open transaction that began below log start or before a gap can be below every slice.
+                max(self.stable_end_offset, entry.stable_end_offset),
+                entry.last_batch or self.end_mark,
+                self.compacted_upto,
+                self.slice_count + 1,
+                self.tiered_bytes + entry.data_bytes,
+                self.oldest_newest_ms if pieces else live.newest_ms,
+                self.oldest_ms if pieces else live.oldest_ms,
+                max(self.newest_ms, live.newest_ms),
+                entry.open_transactions,
+                (*pieces, live),
+                self.lowered_seq,
+            )
         )
+
+    @property
+    def held(self) -> tuple[LiveSlice, ...] | None:
+        """All slices, if none is in a page."""
+        pieces: Any = self.pieces
+        return None if StoredSlices in map(type, pieces) else pieces
 
     @property
     def unfolded_count(self) -> int:

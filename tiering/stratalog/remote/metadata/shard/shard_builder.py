@@ -159,20 +159,24 @@ class _Builder:
 
     def _add(self, add: Add) -> None:
         refused = {tip for tip, _ in add.refused}
-        slices = 0
+        name, own_bucket = add.object.name, self._partitions.own_bucket
+        tips: list[TopicIdPartition] = []
         slice_bytes = 0
         for entry in self._load_directory(add.object):
             tip = entry.topic_id_partition
             if refused and tip in refused:
                 continue
-            before = self._row(tip)
-            live = LiveSlice(add.object.name, entry.base_offset, entry.end_offset, entry)
+            rows = own_bucket(tip)
+            before = rows.get(tip, EMPTY_ROW)
+            live = LiveSlice(name, entry.base_offset, entry.end_offset, entry)
             if live.base_offset != before.tiered_end_offset or live.end_offset <= live.base_offset:
                 raise self._contradiction("a slice does not begin at the tiered end", **tip.error_fields)
-            self._append(tip, before, live)
-            slices += 1
+            rows[tip] = before.with_slice(live)
+            tips.append(tip)
             slice_bytes += entry.data_bytes
-        self._add_object(add.object, slices, slice_bytes, self._commit.time_ms)
+        self._changed_partitions += tips
+        self._unfolded_slices += len(tips)
+        self._add_object(add.object, len(tips), slice_bytes, self._commit.time_ms)
 
     def _add_gap(self, add: AddGap) -> None:
         before = self._row(add.partition)
@@ -180,20 +184,22 @@ class _Builder:
             raise self._contradiction("a gap does not begin at the tiered end", **add.partition.error_fields)
         gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
-        self._append(add.partition, before, live)
+        self._change(add.partition, before, before.with_slice(live))
 
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
         directories = [self._load_directory(ref) for ref in replace.outputs]
         outputs = self._output_slices(replace, directories)
-        compacted: Container[TopicIdPartition] = outputs
+        compacted: Container[TopicIdPartition] = ()
         if not replace.is_compacting:
             numbered = enumerate(directories)
             compacted = {tip for number, entries in numbered for tip in replace.compacted_in(number, entries)}
         lost = _LostSlices()
         for tip, slices in outputs.items():
-            before = self._partition(tip)
-            after = before.with_replaced(slices, are_compacted=tip in compacted)
+            # A key is hashed each time it is looked up.
+            rows = self._partitions.own_bucket(tip)
+            before = TieredPartition(tip, rows.get(tip, EMPTY_ROW), self._state.pages)
+            after = before.with_replaced(slices, are_compacted=replace.is_compacting or tip in compacted)
             if after is None:
                 raise self._contradiction(
                     "an output does not have the range of live slices", **tip.error_fields
@@ -201,7 +207,8 @@ class _Builder:
             if after.lost.ranges.have_gaps:
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
             lost.add(after.lost)
-            self._change(tip, before.row, after.row)
+            rows[tip] = after.row
+            self._note_change(tip, before.row, after.row)
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
         self._add_outputs(replace, outputs)
@@ -283,13 +290,11 @@ class _Builder:
     def _partition(self, tip: TopicIdPartition) -> TieredPartition:
         return TieredPartition(tip, self._row(tip), self._state.pages)
 
-    def _append(self, tip: TopicIdPartition, before: PartitionRow, live: LiveSlice) -> None:
-        self._partitions[tip] = before.with_slice(live)
-        self._changed_partitions.append(tip)
-        self._unfolded_slices += 1
-
     def _change(self, tip: TopicIdPartition, before: PartitionRow, after: PartitionRow) -> None:
         self._partitions[tip] = after
+        self._note_change(tip, before, after)
+
+    def _note_change(self, tip: TopicIdPartition, before: PartitionRow, after: PartitionRow) -> None:
         self._changed_partitions.append(tip)
         self._unfolded_slices += after.unfolded_count - before.unfolded_count
 

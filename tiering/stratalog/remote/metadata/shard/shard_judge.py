@@ -95,7 +95,7 @@ def judge_add(
     for ref, entries in objects:
         object_reason = object_refusal(state, ref)
         refused: list[RefusedSlice] = []
-        taken: dict[TopicIdPartition, int] = {}
+        taken: list[tuple[TopicIdPartition, int]] = []
         for entry in entries:
             tip = entry.topic_id_partition
             end_offset = ends.get(tip) if ends else None
@@ -103,17 +103,18 @@ def judge_add(
                 end_offset = state.partitions.get(tip, EMPTY_ROW).tiered_end_offset
             reason = object_reason or slice_refusal(state, entry, end_offset)
             if reason is None:
-                taken[tip] = entry.end_offset
+                taken.append((tip, entry.end_offset))
             else:
                 refused.append(RefusedSlice(tip, reason))
         if len(refused) > MAX_LISTED and taken:
-            refused += [RefusedSlice(tip, MANY_REFUSED) for tip in taken]
-            taken = {}
+            refused += [RefusedSlice(tip, MANY_REFUSED) for tip, _ in taken]
+            taken = []
         if taken:
             size_bytes += _ADD_BYTES + len(refused) * _LISTED_BYTES
             if actions and size_bytes > ACTIONS_BYTES:
                 return Judgement(tuple(actions), tuple(refusals), is_whole=False)
-            ends.update(taken)
+            if len(objects) > 1:
+                ends.update(taken)
             actions.append(Add(ref, tuple(refused)))
         refusals.extend(Refusal(ref.name, tip, reason) for tip, reason in refused)
     return Judgement(tuple(actions), tuple(refusals))

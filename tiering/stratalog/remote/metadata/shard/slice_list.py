@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import overload
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
@@ -70,7 +70,7 @@ class SliceList(Sequence[LiveSlice]):
 
     def in_brief(self) -> SliceBriefs:
         """All slices, at least one, in brief: a look at a whole shard costs little for each."""
-        held = self._held
+        held = self._row.held
         if held is not None:
             return SliceBriefs.of(held)
         found: list[SliceBriefs] = []
@@ -85,7 +85,7 @@ class SliceList(Sequence[LiveSlice]):
         """The slices from the one that holds `offset` on; from the first one if it lies below all."""
         pieces = self._row.pieces
         first = max(bisect_right(pieces, offset, key=lambda piece: piece.base_offset) - 1, 0)
-        held = self._held
+        held = self._row.held
         if held is not None:
             yield from (live for live in held[first:] if live.end_offset > offset)
             return
@@ -134,7 +134,7 @@ class SliceList(Sequence[LiveSlice]):
     ) -> tuple[tuple[Piece, ...], SliceColumns, tuple[Piece, ...]] | None:
         """The slices of a range as columns, and the pieces before and behind them; None unless the range
         begins with a slice and ends with one."""
-        held = self._held
+        held = self._row.held
         if held is None:
             columns = self.columns_between(base_offset, end_offset)
             if not _spans(columns, base_offset, end_offset):
@@ -171,7 +171,7 @@ class SliceList(Sequence[LiveSlice]):
         return StoredSlices(base_offset, end_offset, count)
 
     def _part(self, start: int, stop: int, step: int) -> tuple[LiveSlice, ...]:
-        held = self._held
+        held = self._row.held
         if held is not None:
             return held[start:stop:step]
         if step != 1 or stop - start < 2:
@@ -208,16 +208,10 @@ class SliceList(Sequence[LiveSlice]):
 
     def _held_between(self, base_offset: int, end_offset: int) -> Sequence[LiveSlice] | None:
         """The slices that begin in a range, if none of the partition is in a page."""
-        held = self._held
+        held = self._row.held
         if not held or (base_offset <= held[0].base_offset and held[-1].base_offset < end_offset):
             return held
         return [live for live in held if base_offset <= live.base_offset < end_offset]
-
-    @property
-    def _held(self) -> tuple[LiveSlice, ...] | None:
-        """All slices, if none is in a page."""
-        pieces: Any = self._row.pieces
-        return None if StoredSlices in map(type, pieces) else pieces
 
     @property
     def _stored(self) -> SlicePages:

@@ -192,20 +192,23 @@ class TieredPartition:
             return None
         before, lost, behind = parts
         size_bytes = sum([live.entry.data_bytes for live in slices]) - sum(lost.data_bytes)
-        row = PartitionRow(
-            log_start_offset=row.log_start_offset,
-            tiered_end_offset=row.tiered_end_offset,
-            stable_end_offset=row.stable_end_offset,
-            end_mark=row.end_mark,
-            compacted_upto=max(row.compacted_upto, self._compacted_end(last) if are_compacted else 0),
-            slice_count=row.slice_count + len(slices) - len(lost.data_bytes),
-            tiered_bytes=row.tiered_bytes + size_bytes,
-            oldest_newest_ms=row.oldest_newest_ms if before else first.newest_ms,
-            oldest_ms=row.oldest_ms if before else first.oldest_ms,
-            newest_ms=max([row.newest_ms, *[live.newest_ms for live in slices]]),
-            open_transactions=row.open_transactions if behind else slices[-1].entry.open_transactions,
-            pieces=(*before, *slices, *behind),
-            lowered_seq=row.lowered_seq,
+        # By position: a commit makes thousands of rows.
+        row = PartitionRow._make(
+            (
+                row.log_start_offset,
+                row.tiered_end_offset,
+                row.stable_end_offset,
+                row.end_mark,
+                max(row.compacted_upto, self._compacted_end(last) if are_compacted else 0),
+                row.slice_count + len(slices) - len(lost.data_bytes),
+                row.tiered_bytes + size_bytes,
+                row.oldest_newest_ms if before else first.newest_ms,
+                row.oldest_ms if before else first.oldest_ms,
+                max([row.newest_ms, *[live.newest_ms for live in slices]]),
+                row.open_transactions if behind else last.entry.open_transactions,
+                (*before, *slices, *behind),
+                row.lowered_seq,
+            )
         )
         return ChangedPartition(row, lost)
 
@@ -215,8 +218,9 @@ class TieredPartition:
         end_offset = last.end_offset
         if last.entry.open_transactions:
             return last.entry.stable_end_offset
-        behind = self.slices_from(end_offset) if end_offset < self.tiered_end_offset else ()
-        gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
+        if end_offset >= self.tiered_end_offset:
+            return end_offset
+        gaps = itertools.takewhile(lambda live: live.gap is not None, self.slices_from(end_offset))
         return max([end_offset, *(live.end_offset for live in gaps)])
 
     def _without(self, row: PartitionRow, lost: SliceColumns) -> PartitionRow:
