@@ -111,6 +111,24 @@ class OwnerChannels:
         """The connection to the owner of a partition, as of the last look. Asks nothing."""
         return self.channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
 
+    async def call_owner(
+        self, partition: TopicPartition, call: Callable[[ServerChannel], Awaitable[_T]]
+    ) -> _T:
+        """Make a call to the owner of a partition, as far as it is known; again after refusals without
+        effect, until the retry policy's deadline. Raises LogStoreError."""
+        patience = Patience(self.channel.retry)
+        start_s = asyncio.get_running_loop().time()
+        while True:
+            channel = self.channel_of(partition)
+            try:
+                return await channel.call(call(channel))
+            except _WITHOUT_EFFECT as error:
+                # The client's own connection has followed the owner as far as it could.
+                if channel is self.channel:
+                    raise
+                await patience.bear(error, start_s)
+            await self.look_up({partition.topic})
+
     async def look_up(self, topics: Collection[str]) -> bool:
         """Ask where the partitions of topics are; returns whether an owner has changed. Raises
         LogStoreError."""

@@ -1164,6 +1164,8 @@ class LogDir(_message.Message):
     REMAINING_LOG_COUNT_FIELD_NUMBER: _builtins.int
     SET_ASIDE_PATHS_FIELD_NUMBER: _builtins.int
     SET_ASIDE_COUNT_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    MISSING_FREE_BYTES_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Absolute. The last one that the server knew if the directory is missing."""
     directory_id: _builtins.str
@@ -1171,7 +1173,7 @@ class LogDir(_message.Message):
     state: Global___LogDirState.ValueType
     """Says whether it serves partitions and takes new ones."""
     reason: _builtins.str
-    """The fault of an offline or missing directory; otherwise empty."""
+    """The fault of a directory that is offline or missing, or whose disk does not answer; otherwise empty."""
     partition_count: _builtins.int
     """Partitions in it; 0 if they are unknown."""
     size_bytes: _builtins.int
@@ -1180,6 +1182,12 @@ class LogDir(_message.Message):
     """Logs that were found at the start and have not been opened yet."""
     set_aside_count: _builtins.int
     """All of these directories."""
+    free_bytes: _builtins.int
+    """Free space, as it was measured last; -1 if it is unknown."""
+    missing_free_bytes: _builtins.int
+    """Bytes that must become free before the directory has enough space. Until then appends to its partitions are refused
+    by their topics' `remote.copy.backlog.policy`. 0: it is not short of space.
+    """
     @_builtins.property
     def set_aside_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The first 100 paths of directories in it that belong to no topic, that were set aside, or that a killed import has
@@ -1198,10 +1206,12 @@ class LogDir(_message.Message):
         remaining_log_count: _builtins.int = ...,
         set_aside_paths: _abc.Iterable[_builtins.str] | None = ...,
         set_aside_count: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        missing_free_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_count", b"set_aside_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "free_bytes", b"free_bytes", "missing_free_bytes", b"missing_free_bytes", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_count", b"set_aside_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -543,6 +543,158 @@ class AppendStreamResponse(_message.Message):
 Global___AppendStreamResponse: _TypeAlias = AppendStreamResponse  # noqa: Y015
 
 @_typing.final
+class BatchCopy(_message.Message):
+    """A copy of one record batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    DURABILITY_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """The record whose value is the batch. The batch has one producer at most, which is replaced."""
+    topic: _builtins.str
+    """The name of the topic that gets the batch."""
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the copy with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    partition: _builtins.int
+    """The number of the partition that gets the batch."""
+    durability: Global___Durability.ValueType
+    """The effective level is the stronger of this and the topic's `min.durability`. Default: the topic's."""
+    key: _builtins.bytes
+    """The key of the record: if the source has lost the record that the client means, another one may have its offset.
+    Another key fails the copy with OFFSET_OUT_OF_RANGE. Not set: any.
+    """
+    @_builtins.property
+    def producer(self) -> Global___ProducerSequence:
+        """The place of the batch in the sequence of a producer. Required."""
+
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        producer: Global___ProducerSequence | None = ...,
+        durability: Global___Durability.ValueType = ...,
+        key: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key", "producer", b"producer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "durability", b"durability", "key", b"key", "offset", b"offset", "partition", b"partition", "producer", b"producer", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+
+Global___BatchCopy: _TypeAlias = BatchCopy  # noqa: Y015
+
+@_typing.final
+class CopyBatchesRequest(_message.Message):
+    """Copies of record batches out of one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The name of the topic whose records have the batches."""
+    partition: _builtins.int
+    """The number of its partition, which this server owns. What is not on its local disk any more is not copied:
+    OFFSET_OUT_OF_RANGE.
+    """
+    topic_id: _builtins.str
+    """The topic that the client means. Another topic of this name fails the call with INCONSISTENT_TOPIC_ID. Empty, the
+    default: any.
+    """
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchCopy]:
+        """From 1 to 1,000, in the order of their offsets, each once."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        copies: _abc.Iterable[Global___BatchCopy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyBatchesRequest: _TypeAlias = CopyBatchesRequest  # noqa: Y015
+
+@_typing.final
+class CopiedBatch(_message.Message):
+    """The outcome of one copy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACK_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ack(self) -> Global___AppendResponse:
+        """The batch is appended."""
+
+    @_builtins.property
+    def status(self) -> _status_pb2.Status:
+        """The copy failed. Details as in a failed call."""
+
+    def __init__(
+        self,
+        *,
+        ack: Global___AppendResponse | None = ...,
+        status: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["ack", "status"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___CopiedBatch: _TypeAlias = CopiedBatch  # noqa: Y015
+
+@_typing.final
+class CopyBatchesResponse(_message.Message):
+    """The outcomes of the first copies of a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COPIED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def copied(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopiedBatch]:
+        """In the order of the copies, one at least. There are fewer than copies once these have about 8 MiB together: the others
+        are left to the next call.
+        """
+
+    def __init__(
+        self,
+        *,
+        copied: _abc.Iterable[Global___CopiedBatch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copied", b"copied"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyBatchesResponse: _TypeAlias = CopyBatchesResponse  # noqa: Y015
+
+@_typing.final
 class FetchPartition(_message.Message):
     """A position in one partition."""
 

@@ -45,6 +45,11 @@ class LogServiceStub:
                 request_serializer=stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.FromString,
                 _registered_method=True)
+        self.CopyBatches = channel.unary_unary(
+                '/stratalog.v1.LogService/CopyBatches',
+                request_serializer=stratalog_dot_v1_dot_log__pb2.CopyBatchesRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_log__pb2.CopyBatchesResponse.FromString,
+                _registered_method=True)
         self.Fetch = channel.unary_unary(
                 '/stratalog.v1.LogService/Fetch',
                 request_serializer=stratalog_dot_v1_dot_log__pb2.FetchRequest.SerializeToString,
@@ -103,6 +108,15 @@ class LogServiceServicer:
         sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CopyBatches(self, request, context):
+        """Appends record batches that the server has already, as the values of records of one partition, so that no client has to
+        read and send them. Copies to the same partition are applied in order, and none behind one that fails; different
+        partitions do not wait for each other. Each copy has a producer, so the same call may be made again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +187,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.AppendStream,
                     request_deserializer=stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.SerializeToString,
+            ),
+            'CopyBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.CopyBatches,
+                    request_deserializer=stratalog_dot_v1_dot_log__pb2.CopyBatchesRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_log__pb2.CopyBatchesResponse.SerializeToString,
             ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
@@ -265,6 +284,33 @@ class LogService:
             '/stratalog.v1.LogService/AppendStream',
             stratalog_dot_v1_dot_log__pb2.AppendStreamRequest.SerializeToString,
             stratalog_dot_v1_dot_log__pb2.AppendStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CopyBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.LogService/CopyBatches',
+            stratalog_dot_v1_dot_log__pb2.CopyBatchesRequest.SerializeToString,
+            stratalog_dot_v1_dot_log__pb2.CopyBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class LogServiceStub:
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
     """
+    CopyBatches: _grpc.UnaryUnaryMultiCallable[_log_pb2.CopyBatchesRequest, _log_pb2.CopyBatchesResponse]
+    """Appends record batches that the server has already, as the values of records of one partition, so that no client has to
+    read and send them. Copies to the same partition are applied in order, and none behind one that fails; different
+    partitions do not wait for each other. Each copy has a producer, so the same call may be made again.
+    """
     Fetch: _grpc.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]
     """Reads from any number of partitions; waits up to `max_wait_ms` for `min_bytes`."""
     FetchStream: _grpc.UnaryStreamMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]
@@ -95,6 +100,11 @@ class LogServiceAsyncStub(LogServiceStub):
     sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
     larger one breaks the stream.
+    """
+    CopyBatches: _aio.UnaryUnaryMultiCallable[_log_pb2.CopyBatchesRequest, _log_pb2.CopyBatchesResponse]  # type: ignore[assignment]
+    """Appends record batches that the server has already, as the values of records of one partition, so that no client has to
+    read and send them. Copies to the same partition are applied in order, and none behind one that fails; different
+    partitions do not wait for each other. Each copy has a producer, so the same call may be made again.
     """
     Fetch: _aio.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads from any number of partitions; waits up to `max_wait_ms` for `min_bytes`."""
@@ -144,6 +154,17 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
         larger one breaks the stream.
+        """
+
+    @_abc_1.abstractmethod
+    def CopyBatches(
+        self,
+        request: _log_pb2.CopyBatchesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_log_pb2.CopyBatchesResponse, _abc.Awaitable[_log_pb2.CopyBatchesResponse]]:
+        """Appends record batches that the server has already, as the values of records of one partition, so that no client has to
+        read and send them. Copies to the same partition are applied in order, and none behind one that fails; different
+        partitions do not wait for each other. Each copy has a producer, so the same call may be made again.
         """
 
     @_abc_1.abstractmethod

@@ -448,6 +448,32 @@ class FailedPartition(_message.Message):
 Global___FailedPartition: _TypeAlias = FailedPartition  # noqa: Y015
 
 @_typing.final
+class LeftOutShard(_message.Message):
+    """A shard of the store that another server owns, so that the work of this one has left it out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The number of the shard."""
+    endpoint: _builtins.str
+    """HOST:PORT of the server that owns it; empty if no server has claimed it."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOutShard: _TypeAlias = LeftOutShard  # noqa: Y015
+
+@_typing.final
 class UploadResult(_message.Message):
     """Objects that an upload wrote, and local segments that it deleted."""
 
@@ -459,6 +485,7 @@ class UploadResult(_message.Message):
     DELETED_SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
     FAILED_PARTITIONS_FIELD_NUMBER: _builtins.int
     FAILED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
     object_count: _builtins.int
     """Objects that were written."""
     slice_count: _builtins.int
@@ -475,6 +502,10 @@ class UploadResult(_message.Message):
         fails.
         """
 
+    @_builtins.property
+    def left_out_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutShard]:
+        """Shards with partitions of the topics that were left out, because other servers own them; ask their owners."""
+
     def __init__(
         self,
         *,
@@ -484,10 +515,11 @@ class UploadResult(_message.Message):
         deleted_segment_count: _builtins.int = ...,
         failed_partitions: _abc.Iterable[Global___FailedPartition] | None = ...,
         failed_partition_count: _builtins.int = ...,
+        left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "object_count", b"object_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "left_out_shards", b"left_out_shards", "object_count", b"object_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -621,21 +653,27 @@ class CompactionResult(_message.Message):
 
     JOBS_FIELD_NUMBER: _builtins.int
     JOB_COUNT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
     job_count: _builtins.int
     """All jobs that ran."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompactionJob]:
         """The first 1,000 in the order of their execution; empty: there was nothing to compact, and PlanCompaction says why."""
 
+    @_builtins.property
+    def left_out_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutShard]:
+        """Shards with partitions of the topics that were left out, because other servers own them; ask their owners."""
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[Global___CompactionJob] | None = ...,
         job_count: _builtins.int = ...,
+        left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs", "left_out_shards", b"left_out_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -701,10 +739,19 @@ class RetentionResult(_message.Message):
     FAILED_PARTITIONS_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     FAILED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
+    CLOCK_REFUSED_COUNT_FIELD_NUMBER: _builtins.int
+    CLOCK_SKEW_MS_FIELD_NUMBER: _builtins.int
     partition_count: _builtins.int
     """All partitions that have lost anything."""
     failed_partition_count: _builtins.int
     """All partitions that retention could not look at, or left out."""
+    clock_refused_count: _builtins.int
+    """Partitions of which nothing went by `retention.ms`, because the clocks of this server and of the store differ by more
+    than five minutes. ExplainRetention says which.
+    """
+    clock_skew_ms: _builtins.int
+    """The server's clock minus the store's, where they differ most, in milliseconds; 0 without tiered topics."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetainedPartition]:
         """The first 1,000 partitions that have lost anything, by topic and number."""
@@ -713,6 +760,10 @@ class RetentionResult(_message.Message):
     def failed_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedPartition]:
         """The first 1,000 partitions that retention could not look at, or left out."""
 
+    @_builtins.property
+    def left_out_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutShard]:
+        """Shards with partitions of the topics that were left out, because other servers own them; ask their owners."""
+
     def __init__(
         self,
         *,
@@ -720,10 +771,13 @@ class RetentionResult(_message.Message):
         failed_partitions: _abc.Iterable[Global___FailedPartition] | None = ...,
         partition_count: _builtins.int = ...,
         failed_partition_count: _builtins.int = ...,
+        left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
+        clock_refused_count: _builtins.int = ...,
+        clock_skew_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "partition_count", b"partition_count", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_refused_count", b"clock_refused_count", "clock_skew_ms", b"clock_skew_ms", "failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "left_out_shards", b"left_out_shards", "partition_count", b"partition_count", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -833,6 +887,8 @@ class VerificationResult(_message.Message):
     LOSS_COUNT_FIELD_NUMBER: _builtins.int
     UNREFERENCED_COUNT_FIELD_NUMBER: _builtins.int
     UNREFERENCED_BYTES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
+    METADATA_ONLY_FIELD_NUMBER: _builtins.int
     object_count: _builtins.int
     """Objects that were looked at."""
     slice_count: _builtins.int
@@ -849,6 +905,10 @@ class VerificationResult(_message.Message):
     """Files that no commit refers to; the collector deletes them after their grace. They are no findings."""
     unreferenced_bytes: _builtins.int
     """Size of these files."""
+    metadata_only: _builtins.bool
+    """The contents of object files were not read, as `metadata_only` asked for. Only their names and sizes were compared, so
+    damage in them is not found, and the counts of objects, slices, bytes and records are 0.
+    """
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerificationFinding]:
         """The first 1,000 of them."""
@@ -856,6 +916,10 @@ class VerificationResult(_message.Message):
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedLoss]:
         """The first 1,000 recorded losses. They are no findings."""
+
+    @_builtins.property
+    def left_out_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutShard]:
+        """Shards with partitions of the topics that were not looked at; ask their owners. They are no findings."""
 
     def __init__(
         self,
@@ -870,10 +934,12 @@ class VerificationResult(_message.Message):
         loss_count: _builtins.int = ...,
         unreferenced_count: _builtins.int = ...,
         unreferenced_bytes: _builtins.int = ...,
+        left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
+        metadata_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "loss_count", b"loss_count", "losses", b"losses", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count", "unreferenced_bytes", b"unreferenced_bytes", "unreferenced_count", b"unreferenced_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "left_out_shards", b"left_out_shards", "loss_count", b"loss_count", "losses", b"losses", "metadata_only", b"metadata_only", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count", "unreferenced_bytes", b"unreferenced_bytes", "unreferenced_count", b"unreferenced_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1002,6 +1068,7 @@ class CollectionResult(_message.Message):
     TRIMMED_HISTORY_COUNT_FIELD_NUMBER: _builtins.int
     EXPIRED_PIN_COUNT_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """It was a dry run: the files that are called deleted here are those that would be deleted."""
     deleted_count: _builtins.int
@@ -1044,6 +1111,10 @@ class CollectionResult(_message.Message):
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Work that the store refuses, a sentence each; for example to list multipart uploads."""
 
+    @_builtins.property
+    def left_out_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutShard]:
+        """Shards that were not looked at; ask their owners."""
+
     def __init__(
         self,
         *,
@@ -1062,10 +1133,11 @@ class CollectionResult(_message.Message):
         trimmed_history_count: _builtins.int = ...,
         expired_pin_count: _builtins.int = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_bytes", b"deleted_bytes", "deleted_count", b"deleted_count", "deleted_files", b"deleted_files", "dry_run", b"dry_run", "expired_pin_count", b"expired_pin_count", "orphan_files", b"orphan_files", "orphans", b"orphans", "pinned_count", b"pinned_count", "problems", b"problems", "reason", b"reason", "trimmed_history_count", b"trimmed_history_count", "waiting_bytes", b"waiting_bytes", "waiting_count", b"waiting_count", "waiting_files", b"waiting_files", "waiting_orphan_files", b"waiting_orphan_files"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_bytes", b"deleted_bytes", "deleted_count", b"deleted_count", "deleted_files", b"deleted_files", "dry_run", b"dry_run", "expired_pin_count", b"expired_pin_count", "left_out_shards", b"left_out_shards", "orphan_files", b"orphan_files", "orphans", b"orphans", "pinned_count", b"pinned_count", "problems", b"problems", "reason", b"reason", "trimmed_history_count", b"trimmed_history_count", "waiting_bytes", b"waiting_bytes", "waiting_count", b"waiting_count", "waiting_files", b"waiting_files", "waiting_orphan_files", b"waiting_orphan_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

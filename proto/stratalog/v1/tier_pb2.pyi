@@ -192,6 +192,7 @@ class TierStatusResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STORE_REMARKS_FIELD_NUMBER: _builtins.int
     EXCLUDED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    SHORT_LOG_DIRS_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
@@ -224,6 +225,10 @@ class TierStatusResponse(_message.Message):
         first page.
         """
 
+    @_builtins.property
+    def short_log_dirs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShortLogDir]:
+        """Log directories with less free space than their floor, by path. With the first page only."""
+
     def __init__(
         self,
         *,
@@ -237,14 +242,47 @@ class TierStatusResponse(_message.Message):
         next_page_token: _builtins.str = ...,
         store_remarks: _abc.Iterable[_builtins.str] | None = ...,
         excluded_partition_count: _builtins.int = ...,
+        short_log_dirs: _abc.Iterable[Global___ShortLogDir] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded_partition_count", b"excluded_partition_count", "next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded_partition_count", b"excluded_partition_count", "next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "short_log_dirs", b"short_log_dirs", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierStatusResponse: _TypeAlias = TierStatusResponse  # noqa: Y015
+
+@_typing.final
+class ShortLogDir(_message.Message):
+    """A log directory that is short of space: appends to its partitions are refused by their topics'
+    `remote.copy.backlog.policy`, until it has enough.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    ENOUGH_BYTES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Absolute."""
+    free_bytes: _builtins.int
+    """Free space, as it was measured last, at most a second ago."""
+    enough_bytes: _builtins.int
+    """The free space from which on appends are accepted again: a quarter more than `log.dir.min.free.bytes`."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        free_bytes: _builtins.int = ...,
+        enough_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enough_bytes", b"enough_bytes", "free_bytes", b"free_bytes", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShortLogDir: _TypeAlias = ShortLogDir  # noqa: Y015
 
 @_typing.final
 class PassStatus(_message.Message):
@@ -609,6 +647,7 @@ class TieredTopicStatus(_message.Message):
     LAST_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     OLDEST_PARTITION_FIELD_NUMBER: _builtins.int
     OLDEST_PARTITION_UPLOAD_MS_FIELD_NUMBER: _builtins.int
+    SILENT_LOG_DIRS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     tiered_partition_count: _builtins.int
@@ -620,12 +659,15 @@ class TieredTopicStatus(_message.Message):
     pending_upload_bytes: _builtins.int
     """Size of closed segments that are not yet committed in the object store."""
     lag_bytes: _builtins.int
-    """Size of all local data that is not yet committed in the object store, with that of the active segments."""
+    """Size of all local data that is not yet committed in the object store, with that of the active segments. The part of
+    a segment that is committed in part is an estimate, by the share of its offsets.
+    """
     lag_record_count: _builtins.int
     """Offsets that are not yet committed in the object store."""
     lag_ms: _builtins.int
-    """The age of the oldest batch that is not yet committed in the object store, by the largest time of its records, in
-    milliseconds; -1 if there is none or it has no time.
+    """How long the oldest records that are not yet committed in the object store have waited, in milliseconds; -1 if there
+    are none. It goes by their arrival, not by their own times; after a restart, by the start of the server or the
+    last append to their segment.
     """
     paused: _builtins.bool
     """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
@@ -634,9 +676,13 @@ class TieredTopicStatus(_message.Message):
     last_upload_ms: _builtins.int
     """The last commit with records of the topic since the start of the server, in milliseconds since 1970 UTC; -1: there was none."""
     oldest_partition: _builtins.int
-    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record waits."""
     oldest_partition_upload_ms: _builtins.int
     """The last commit with records of that partition since the start of the server, in milliseconds since 1970 UTC; -1: none."""
+    @_builtins.property
+    def silent_log_dirs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The log directories with partitions of the topic whose disks have not answered the last work on them yet."""
+
     def __init__(
         self,
         *,
@@ -653,10 +699,11 @@ class TieredTopicStatus(_message.Message):
         last_upload_ms: _builtins.int = ...,
         oldest_partition: _builtins.int = ...,
         oldest_partition_upload_ms: _builtins.int = ...,
+        silent_log_dirs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_disabled", b"copy_disabled", "lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "last_upload_ms", b"last_upload_ms", "oldest_partition", b"oldest_partition", "oldest_partition_upload_ms", b"oldest_partition_upload_ms", "paused", b"paused", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_disabled", b"copy_disabled", "lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "last_upload_ms", b"last_upload_ms", "oldest_partition", b"oldest_partition", "oldest_partition_upload_ms", b"oldest_partition_upload_ms", "paused", b"paused", "pending_upload_bytes", b"pending_upload_bytes", "silent_log_dirs", b"silent_log_dirs", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1359,6 +1406,8 @@ class ExplainedPartition(_message.Message):
     KEPT_TIERED_BYTES_FIELD_NUMBER: _builtins.int
     NEXT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    CLOCK_REFUSED_FIELD_NUMBER: _builtins.int
+    CLOCK_SKEW_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partition: _builtins.int
@@ -1373,6 +1422,12 @@ class ExplainedPartition(_message.Message):
     """Size of the slices that stay."""
     reason: _builtins.str
     """Why retention cannot look at the partition, or leaves it out. Then nothing but the name is set."""
+    clock_refused: _builtins.bool
+    """The topic is tiered and has a `retention.ms`, and nothing goes by it now, because the clocks of this server and of the
+    store differ by more than five minutes. Local retention goes by the server's clock all the same.
+    """
+    clock_skew_ms: _builtins.int
+    """The server's clock minus the store's, in milliseconds; 0 if the topic is not tiered."""
     @_builtins.property
     def expired(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpiredRange]:
         """By tier and offset."""
@@ -1393,10 +1448,12 @@ class ExplainedPartition(_message.Message):
         kept_tiered_bytes: _builtins.int = ...,
         next: _abc.Iterable[Global___NextExpiry] | None = ...,
         reason: _builtins.str = ...,
+        clock_refused: _builtins.bool = ...,
+        clock_skew_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "kept_local_bytes", b"kept_local_bytes", "kept_tiered_bytes", b"kept_tiered_bytes", "log_start_offset", b"log_start_offset", "new_log_start_offset", b"new_log_start_offset", "next", b"next", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_refused", b"clock_refused", "clock_skew_ms", b"clock_skew_ms", "expired", b"expired", "kept_local_bytes", b"kept_local_bytes", "kept_tiered_bytes", b"kept_tiered_bytes", "log_start_offset", b"log_start_offset", "new_log_start_offset", b"new_log_start_offset", "next", b"next", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,9 +4,13 @@ Start: take the port (so that a mistyped address fails before a claim), answer h
 refuse all other calls as retriable, open the engine, start tasks, serve, report healthy. Stop: report
 unhealthy, accept no calls any more, end waiting calls and long work (uploads, compactions), let other calls
 finish within the grace, appends with their commits, upload what the store lacks if the settings say so, end
-the tasks, wait for the writers, close the engine, which marks the shutdown as clean as its last step.
+the tasks, wait for the writers, close the engine, which marks the shutdown as clean as its last step. A stop
+does not wait for what does nothing for `STOP_PATIENCE_S`: it leaves a log directory whose disk hangs without
+its marker, and marks the others.
 
 Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
+The loop of a server's process is uvloop's. gRPC's asyncio makes ten to twenty short passes of the loop for
+each call, and asyncio's own loop spends as much of the processor on these as our handlers do.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
 import grpc
+import uvloop
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import ProcessCollector
 
@@ -58,6 +64,7 @@ from stratalog.server.freed_memory import FREED_MEMORY_MS, freed_memory
 from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
+from stratalog.server.loop_mailbox import LoopMailbox
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
@@ -65,6 +72,7 @@ from stratalog.server.metrics.endpoint import MetricsEndpoint
 from stratalog.server.metrics.health_probes import HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
@@ -75,6 +83,7 @@ from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.admin.tier_servicer import TierServicer
 from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.call_limits import CallLimits
+from stratalog.server.rpc.copy_servicer import CopyServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
@@ -94,7 +103,7 @@ from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
 from stratalog.server.tracing.carrying_threads import carrying
 from stratalog.server.transport import Transport, grpc_server
-from stratalog.server.worker_pools import WorkerPools, closing_threads
+from stratalog.server.worker_pools import WorkerPools, begin_beside, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 logger = logging.getLogger(__name__)
@@ -104,6 +113,10 @@ MAX_LONG_WORK_COUNT = 4096
 
 COMMIT_SHARE_OF_GRACE = 0.9
 """Appends that wait for their commit for this part of the grace fail then, so that they get an answer."""
+
+STOP_PATIENCE_S = 30.0
+"""A stop waits so long for threads to end, and for a log directory as long as a log is closed in such a time.
+An fsync of a large segment on a slow disk may take seconds."""
 
 ACCESS_MS = 1_000
 """Time between looks at the files of TLS and of access. One without news reads some small files."""
@@ -171,6 +184,9 @@ class Server:
         """The port of gRPC, once started."""
         self.metrics_port = 0
         """The port of the metrics, once started; 0 without metrics."""
+        self.has_left_threads = False
+        """A stop has left threads that a disk keeps, and files that they use. If the disk does not answer any
+        more, only the end of the process ends them."""
 
     @property
     def engine(self) -> StorageEngine:
@@ -198,7 +214,7 @@ class Server:
         except InvalidConfigError:
             await self._transport.stop(None)
             raise
-        self._open_threads()
+        self._open_threads(loop)
         self._all_failed = asyncio.Event()
         limits = CallLimits(self.settings, statuses, self._pools.turns)
         self.calls = self._metrics.calls = limits.counts
@@ -219,6 +235,9 @@ class Server:
         """Open the engine and all that works on it, and serve."""
         engine = await self._open_engine(loop)
         self._watch_engine(engine)
+        runtime = engine.topics.runtime
+        runtime.add(self._pools)
+        self._pools.apply(runtime.current)
         if self._access_gate is not None:
             self._access_gate.operations = engine.operations
         services = self._services(engine, limits, limits.statuses)
@@ -238,19 +257,20 @@ class Server:
             await asyncio.to_thread(engine.end_commits)
             await self._end(engine)
             return
-        await asyncio.to_thread(self._close_threads)
+        ending = await self._end_threads()
         # The thread of a start that was cancelled went on meanwhile: it failed, or has opened the engine.
         engine = self._take_engine()
         if engine is not None:
-            await asyncio.to_thread(_close_engine, engine)
+            await asyncio.to_thread(self._close_engine, engine, ending)
 
     def _take_engine(self) -> StorageEngine | None:
         """The engine, which is the caller's to close from now on; None if it is not open."""
         engine, self._engine = self._engine, None
         return engine
 
-    def _open_threads(self) -> None:
+    def _open_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the threads, and let the metrics have them."""
+        self._mailbox = LoopMailbox(loop)
         self._pools = WorkerPools(self.settings, self._clock, carries_context=self._tracing is not None)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
@@ -288,7 +308,7 @@ class Server:
             None if self.processes is None else self.processes.execution,
         )
         groups = self._metrics.groups
-        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush, groups)
+        hosts = PartitionHost(self._clock, loop, self._mailbox, self._pools.append, self._pools.flush, groups)
 
         def open_engine() -> StorageEngine:
             engine = self._engine = builder.open(
@@ -327,9 +347,63 @@ class Server:
 
     async def _end(self, engine: StorageEngine) -> None:
         """End all threads, and close the engine."""
-        await asyncio.to_thread(engine.end_long_work)
-        await asyncio.to_thread(self._close_threads)
-        await asyncio.to_thread(_close_engine, engine)
+        ending = await self._end_threads(engine.end_long_work)
+        await asyncio.to_thread(self._close_engine, engine, ending)
+
+    async def _end_threads(self, end_work: Callable[[], None] = lambda: None) -> Future[None]:
+        """End long work, and all threads, and take the last calls that they have left. Some may not end,
+        because a disk hangs: these are left."""
+        ending = await asyncio.to_thread(self._wait_for_threads, end_work)
+        if not self.has_left_threads:
+            # A thread that is left may still ring, and no other file may have the number of its pipe then.
+            self._mailbox.close()
+        return ending
+
+    def _wait_for_threads(self, end_work: Callable[[], None]) -> Future[None]:
+        """End long work, and all threads; wait for them as long as a stop does."""
+
+        def end() -> None:
+            end_work()
+            self._close_threads()
+
+        ending = begin_beside(self._pools.request_threads.run, end)
+        wait([ending], STOP_PATIENCE_S)
+        self.has_left_threads = not ending.done()
+        if ending.done():
+            ending.result()
+        else:
+            logger.warning(
+                "some threads have not ended after %d s, because a disk or the store does not answer; the"
+                " logs are closed without them",
+                STOP_PATIENCE_S,
+            )
+        return ending
+
+    def _close_engine(self, engine: StorageEngine, ending: Future[None]) -> None:
+        """Close the engine; what does not answer is left as it is. `ending`: the end of all threads. Raises
+        DataDirectoryError then, and what `LogManager.close` raises."""
+        logs, run = engine.local.logs, self._pools.request_threads.run
+        disk_calls = PatientDiskCalls(self._clock, run, len(logs.data_dirs), STOP_PATIENCE_S)
+        thread_count = engine.topics.runtime.current.recovery_thread_count
+
+        def close() -> None:
+            with closing_threads(logs.data_dirs, thread_count) as threads:
+                engine.close(threads, disk_calls, are_tasks_left=not ending.done())
+
+        closing, closed_count = begin_beside(run, close), -1
+        while not closing.done() and logs.closed_count > closed_count:
+            closed_count = logs.closed_count
+            # It gives up single directories before.
+            wait([closing], 2 * STOP_PATIENCE_S)
+        have_ended = ending.done() and closing.done()
+        self.has_left_threads = not have_ended or any(map(disk_calls.is_silent, logs.data_dirs))
+        if not closing.done():
+            raise DataDirectoryError(
+                "the log directories could not be closed, because a disk does not answer; the next start"
+                " recovers their logs",
+                log_dirs=", ".join(logs.data_dirs),
+            )
+        closing.result()
 
     async def _drain(self, engine: StorageEngine) -> None:
         """Upload what the store lacks, within the time that the settings give it, and end long work."""
@@ -337,8 +411,17 @@ class Server:
         uploading = asyncio.ensure_future(self._pools.long_task(upload))
         await asyncio.wait({uploading}, timeout=self.settings.drain_upload_s)
         self._closing.stop.set()
+        await asyncio.wait({uploading}, timeout=STOP_PATIENCE_S)
+        if not uploading.done():
+            uploading.add_done_callback(lambda late: late.cancelled() or late.exception())
+            logger.warning(
+                "the upload at the stop has not ended after %d s, because a disk or the store does not"
+                " answer; the next start uploads the rest",
+                STOP_PATIENCE_S,
+            )
+            return
         try:
-            uploaded = await uploading
+            uploaded = uploading.result()
         except LogStoreError as error:
             logger.warning(
                 "stopping with records that are not in the store; the next start uploads them: %s", error
@@ -399,6 +482,28 @@ class Server:
         self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
     ) -> list[grpc.GenericRpcHandler]:
         """The services over an open engine, behind their gates and caps."""
+        info = ServerInfo(self._clock, engine.tier, self.settings)
+        admin_servicer = AdminServicer(engine, self._pools, statuses, info)
+        operation_servicer = OperationServicer(engine.operations, self._pools, self._closing, statuses)
+        tier_servicer = TierServicer(self._clock, engine, self._pools, statuses)
+        log_handlers = self._log_handlers(engine, statuses)
+        gated = self._gates(engine, statuses)
+        gate = self._access_gate
+
+        def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
+            checked: Handlers = refusing_undecodable(gated(handlers))
+            guarded = showing_all(name, checked) if gate is None else gate.guarding(name, checked)
+            return limits.limiting(name, guarded)
+
+        return [
+            ready(LOG_SERVICE, log_handlers),
+            ready(_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
+            ready(_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
+            ready(_TIER.full_name, described_handlers(tier_servicer, _TIER)),
+        ]
+
+    def _log_handlers(self, engine: StorageEngine, statuses: ErrorStatuses) -> Handlers:
+        """The calls of the data plane."""
         intake = AppendIntake(
             self._clock,
             seeded_random(self._ids),
@@ -415,11 +520,15 @@ class Server:
             settings=self.settings,
             statuses=statuses,
         )
-        info = ServerInfo(self._clock, engine.tier, self.settings)
-        admin_servicer = AdminServicer(engine, self._pools, statuses, info)
-        operation_servicer = OperationServicer(engine.operations, self._pools, self._closing, statuses)
-        tier_servicer = TierServicer(self._clock, engine, self._pools, statuses)
         producer_servicer = ProducerServicer(engine.topics, self._pools, statuses)
+        copy_servicer = CopyServicer(
+            intake.require_producer,
+            log_servicer.prepare,
+            engine.topics.registry,
+            self._pools,
+            self._memories.fetches,
+            statuses,
+        )
         metadata_servicer = MetadataServicer(engine, self._pools, self.settings, statuses)
         reads = RecordReads(
             self._clock,
@@ -430,26 +539,13 @@ class Server:
             self.settings,
             statuses,
         )
-        log_handlers = (
+        return (
             log_servicer.method_handlers()
             | ReadServicer(reads, statuses).method_handlers()
             | metadata_servicer.method_handlers()
             | producer_servicer.method_handlers()
+            | copy_servicer.method_handlers()
         )
-        gated = self._gates(engine, statuses)
-        gate = self._access_gate
-
-        def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
-            checked: Handlers = refusing_undecodable(gated(handlers))
-            guarded = showing_all(name, checked) if gate is None else gate.guarding(name, checked)
-            return limits.limiting(name, guarded)
-
-        return [
-            ready(LOG_SERVICE, log_handlers),
-            ready(_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
-            ready(_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
-            ready(_TIER.full_name, described_handlers(tier_servicer, _TIER)),
-        ]
 
     def _reflection(self, gate: AccessGate | None, limits: CallLimits) -> grpc.GenericRpcHandler:
         services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -473,11 +569,11 @@ class Server:
         """Puts handlers behind the gates that this server needs."""
         shards = engine.tier.shards
         read_only_gate = ReadOnlyGate(shards, statuses)
-        topic_gate = TopicGate(MissedTopics(engine.topics.manager, self._pools), statuses)
+        missed = MissedTopics(engine.topics.manager, self._pools)
+        topic_gate = TopicGate(missed, statuses, is_of_only_server=not shards.foreign)
 
         def gated(handlers: Handlers) -> Handlers:
-            if shards.foreign:
-                handlers = topic_gate.guarding(handlers)
+            handlers = topic_gate.guarding(handlers)
             return read_only_gate.guarding(handlers) if self.settings.read_only else handlers
 
         return gated
@@ -528,6 +624,8 @@ class Server:
     def _close_threads(self) -> None:
         if self._metrics_endpoint is not None:
             self._metrics_endpoint.close()
+        for scheduler in (self._scheduler, self._long_scheduler):
+            scheduler.stop()
         self._scheduler.close()
         self._long_scheduler.close()
         self._pools.close()
@@ -543,7 +641,7 @@ def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = 
     share_one_heap()
     share_interpreter_lock()
     raise_open_file_limit()
-    asyncio.run(_serve(settings, on_ready))
+    uvloop.run(_serve(settings, on_ready))
 
 
 async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None) -> None:
@@ -572,13 +670,23 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
                 log_dirs=", ".join(settings.all_log_dirs),
             )
     finally:
+        await _stop(server)
+
+
+async def _stop(server: Server) -> None:
+    """Stop the server. If it leaves threads behind, end the process at once, which would wait for them."""
+    try:
         await server.stop()
-
-
-def _close_engine(engine: StorageEngine) -> None:
-    count = engine.topics.runtime.current.recovery_thread_count
-    with closing_threads(count * len(engine.local.logs.data_dirs)) as executor:
-        engine.close(executor)
+    except LogStoreError as error:
+        if not server.has_left_threads:
+            raise
+        logger.error("stopping left something open: %s", error)
+    if server.has_left_threads:
+        logger.warning(
+            "ending the process with threads that still wait; the next start recovers what is open"
+        )
+        logging.shutdown()
+        os._exit(1)
 
 
 def _on_signal(stopping: asyncio.Event, number: int) -> None:

@@ -62,6 +62,7 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
         _Task("upload", tiers.upload_pass, settings.upload_ms, engine.topics.copy_lag.measure),
         _Task("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
         _Task("tier-drop", tiers.drops.run, settings.head_refresh_ms, tiers.drops.backlog),
+        _Task("producer-ids", partial(_refill_producer_ids, engine), settings.head_refresh_ms),
         _Task("deleted-topics", partial(_drop_deleted_topics, engine), settings.remote_retention_ms),
         _Task(
             "collector",
@@ -124,6 +125,10 @@ def _schedule(scheduler: Scheduler, engine: StorageEngine, task: _Task, delay_ms
 
 def _drop_deleted_topics(engine: StorageEngine) -> PassOutcome:
     return PassOutcome({"topics": engine.topics.manager.drop_leftovers()})
+
+
+def _refill_producer_ids(engine: StorageEngine) -> PassOutcome:
+    return PassOutcome({"ids": engine.topics.producer_ids.refill()})
 
 
 def _unless_fenced(engine: StorageEngine, work: Work) -> Work:

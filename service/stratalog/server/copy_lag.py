@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stratalog.base.errors import DataDirectoryError
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -23,8 +22,8 @@ class TopicLag(NamedTuple):
     closed: Backlog = Backlog()
     """In closed segments; a piece is a segment."""
     tails: Backlog = Backlog()
-    """In active segments; a piece is a partition. The size of a tail that is there in part is an estimate, by
-    the share of its offsets."""
+    """In active segments; a piece is a partition. The size of a segment that is in the store in part is an
+    estimate, by the share of its offsets."""
 
 
 class CopyLag:
@@ -41,7 +40,7 @@ class CopyLag:
 
     def measure(self) -> Backlog:
         """Measure it now; returns the closed segments of all topics, the work that waits for the upload.
-        Partitions on failed disks are left out. Raises DataDirectoryError."""
+        Partitions on failed disks are left out."""
         lags = {
             topic.name: _lag_of(topic.partitions)
             for topic in self._registry.topics()
@@ -58,38 +57,32 @@ def _lag_of(partitions: tuple[HostedPartition, ...]) -> TopicLag:
     closed, tails = Backlog(), Backlog()
     for partition in partitions:
         if partition.is_tiered and partition.log.local_log.config.is_copied and partition.offline() is None:
-            closed = closed.plus(_closed_lag(partition))
-            tails = tails.plus(_tail_lag(partition))
+            lag = partition_lag(partition)
+            closed, tails = closed.plus(lag.closed), tails.plus(lag.tails)
     return TopicLag(closed, tails)
 
 
-def _closed_lag(partition: HostedPartition) -> Backlog:
-    end_offset = partition.tiered_end_offset
+def partition_lag(partition: HostedPartition, last_upload_ms: int = -1) -> TopicLag:
+    """The records of a tiered partition that are not in the object store, by what is in memory. Their age
+    goes by their arrival, whatever their own times are. `last_upload_ms`: wall time of the last commit with
+    records of the partition, if it is known; the rest of a segment that is there in part has come later."""
+    closed, tails = Backlog(), Backlog()
+    pending_offset = max(partition.log_start_offset, partition.tiered_end_offset)
     held = partition.log.local_log.segments
     # A policy may have dropped segments that are behind the tiered end.
-    first = next(held.since(max(end_offset, held.start_offset)))
-    try:
-        segments = partition.log.reader.segments(begin_offset=first.base_offset)
-    except DataDirectoryError:
-        if partition.offline() is None:
-            raise
-        return Backlog()
-    pending = [one for one in segments if not one.is_active and one.end_offset > end_offset]
-    return Backlog(
-        len(pending),
-        sum(one.size_bytes for one in pending),
-        sum(one.end_offset - max(one.base_offset, end_offset) for one in pending),
-        # The last record of a segment waits since about its own time.
-        min((one.max_timestamp_ms for one in pending if one.max_timestamp_ms >= 0), default=-1),
-    )
-
-
-def _tail_lag(partition: HostedPartition) -> Backlog:
-    active = partition.log.local_log.segments.active
-    # Appends go on: each number is read once.
-    end_offset, size_bytes = active.end_offset, active.size_bytes
-    record_count = end_offset - max(active.base_offset, partition.tiered_end_offset)
-    if record_count <= 0 or size_bytes == 0:
-        return Backlog()
-    waiting_bytes = size_bytes * record_count // (end_offset - active.base_offset)
-    return Backlog(1, waiting_bytes, record_count, active.first_append_ms)
+    for segment in held.since(max(pending_offset, held.start_offset)):
+        # Appends go on: each number is read once.
+        is_active, end_offset, size_bytes = segment.is_active, segment.end_offset, segment.size_bytes
+        record_count = end_offset - max(segment.base_offset, pending_offset)
+        if record_count <= 0 or size_bytes == 0:
+            continue
+        since_ms = segment.first_append_ms
+        if segment.base_offset < pending_offset:
+            size_bytes = size_bytes * record_count // (end_offset - segment.base_offset)
+            since_ms = max(since_ms, last_upload_ms)
+        waiting = Backlog(1, size_bytes, record_count, since_ms)
+        if is_active:
+            tails = tails.plus(waiting)
+        else:
+            closed = closed.plus(waiting)
+    return TopicLag(closed, tails)

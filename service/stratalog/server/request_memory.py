@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import OverloadedError, RecordTooLargeError
 
 LEAST_FETCH_BYTES = 64 << 10
 
@@ -59,17 +59,19 @@ class RequestMemory:
         return self._held_bytes * 2 > self.limit_bytes
 
     def lease(self, size_bytes: int = 0) -> MemoryLease:
-        """A lease of `size_bytes`. Raises OverloadedError if less is left; never for 0 bytes. A part of
-        another memory has leases of 0 bytes only."""
+        """A lease of `size_bytes`. Raises OverloadedError if less is left, RecordTooLargeError if
+        so much is never left; nothing for 0 bytes. A part of another memory has leases of 0 bytes only."""
         assert not size_bytes or self._within is None
         self.take(size_bytes)
         return MemoryLease(self, size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Take all of `size_bytes`. Raises OverloadedError as `lease` does, and takes nothing then."""
+        """Take all of `size_bytes`. Raises as `lease` does, and takes nothing then."""
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
                 self._refused_count += 1
+                if size_bytes > self.limit_bytes:
+                    raise _too_large(size_bytes, self.limit_bytes)
                 raise OverloadedError(
                     "the running requests take all memory, send the request again after a pause",
                     size_bytes=size_bytes,
@@ -141,11 +143,16 @@ class MemoryLease:
 
     def hold(self, size_bytes: int) -> None:
         """Hold so many bytes of a decompressed batch beside the others, in place of those of the last such
-        call; nothing once closed. Raises OverloadedError if less is left, and changes nothing then."""
+        call; nothing once closed. Raises OverloadedError if less is left, RecordTooLargeError if so much is
+        never left beside the request, and changes nothing then."""
         with self._lock:
             if self._is_closed:
                 return
             more_bytes = size_bytes - self._extra_bytes
+            whole_bytes = self._size_bytes + more_bytes
+            if more_bytes > 0 and whole_bytes > self._memory.limit_bytes:
+                # The request alone would never have room, so a retry would fail for ever.
+                raise _too_large(whole_bytes, self._memory.limit_bytes)
             if more_bytes > 0:
                 self._memory.take(more_bytes)
             else:
@@ -183,6 +190,16 @@ class MemoryLease:
             self._is_closed = True
             self._memory.add(-self._size_bytes)
             self._size_bytes = 0
+
+
+def _too_large(size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
+    """The error of an append that needs more than all memory of appends."""
+    return RecordTooLargeError(
+        "the append needs more memory than all appends have together, half of max-request-memory; send"
+        " smaller batches, or raise max-request-memory",
+        size_bytes=size_bytes,
+        max_bytes=limit_bytes,
+    )
 
 
 class FetchMemory(RequestMemory):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
@@ -28,12 +28,16 @@ from typing import NamedTuple, TypeVar
 from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.base.histogram import HistogramCounts
+from stratalog.base.scheduler import RunBeside
+from stratalog.cleaner.throttler import Throttler
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.answer_turns import AnswerTurns
+from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.request_threads import RequestThreads
 from stratalog.server.tracing.carrying_threads import CarryingThreads
+from stratalog.server.turn_threads import TurnThreads
 from stratalog.server.watched_threads import WatchedThreads
 
 FLUSH_THREAD_COUNT = 4
@@ -52,7 +56,6 @@ LOOP_READ_BYTES = 1 << 20
 
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
-_APPEND = "append "
 _READ = "read "
 
 _T = TypeVar("_T")
@@ -75,14 +78,16 @@ class WorkerPools:
         """With `carries_context` reads and administrative calls have the context of their caller, for traces;
         it costs each of them a microsecond."""
         make = self._make = CarryingThreads if carries_context else ThreadPoolExecutor
-        self.turns = AnswerTurns(settings.cold_read_thread_count)
+        self._read_throttler = Throttler(clock)
+        self.turns = AnswerTurns(settings.cold_read_thread_count, self._read_throttler)
         self._clock = clock
         self.request_threads = RequestThreads()
         """For requests that nothing can end, and whose callers give up after a time."""
         self._append_thread_count = settings.append_thread_count
         self._read_thread_count = settings.read_thread_count
+        self._appending: dict[str, TurnThreads] = {}
         self._opening: dict[str, Executor] = {}
-        self._sized: list[tuple[str, ThreadPoolExecutor, int]] = []
+        self._sized: list[tuple[str, ThreadPoolExecutor | TurnThreads, int]] = []
         """Each pool with its purpose and the number of its threads."""
         self._is_closed = False
         self._opening_lock = threading.Lock()
@@ -115,9 +120,24 @@ class WorkerPools:
             ("describe", self._describe, DESCRIBING_THREAD_COUNT),
         )
 
-    def append(self, directory: str) -> Executor:
-        """The threads that append to the logs of a log directory. Any thread may call."""
-        return self.opening(f"{_APPEND}{directory}", self._append_thread_count)
+    def append(self, directory: str) -> TurnThreads:
+        """The threads that append to the logs of a log directory; closed ones after `close`. Any thread may
+        call."""
+        # This is called for each append, and the threads of a directory never change.
+        found = self._appending.get(directory)
+        return found or self._begin_appending(directory)
+
+    def _begin_appending(self, directory: str) -> TurnThreads:
+        with self._opening_lock:
+            threads = self._appending.get(directory)
+            if threads is None:
+                count = self._append_thread_count
+                threads = TurnThreads(count, f"stratalog-append-{len(self._appending)}")
+                self._sized.append(("append", threads, count))
+                self._appending[directory] = threads
+                if self._is_closed:
+                    threads.shutdown()
+            return threads
 
     def flush(self, directory: str) -> Executor:
         """The threads that fsync the logs of a log directory. Any thread may call."""
@@ -125,8 +145,8 @@ class WorkerPools:
 
     def opening(self, directory: str, thread_count: int) -> Executor:
         """The threads that open the logs of this log directory, so that no disk waits for another, those for
-        the requests of the `metadata`, or those that append to, fsync or read the logs of a log directory;
-        the first call sets their number. Any thread may call. Closed ones after `close`."""
+        the requests of the `metadata`, or those that fsync or read the logs of a log directory; the first
+        call sets their number. Any thread may call. Closed ones after `close`."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
@@ -158,9 +178,9 @@ class WorkerPools:
         uses: dict[str, PoolUse] = {}
         for purpose, pool, thread_count in sized:
             former = uses.get(purpose, PoolUse(0, 0))
-            # The queue has no public name, and a count of our own would cost each task.
-            waiting_count = pool._work_queue.qsize()  # pyright: ignore[reportPrivateUsage]  # as above
-            uses[purpose] = PoolUse(former.thread_count + thread_count, former.waiting_count + waiting_count)
+            uses[purpose] = PoolUse(
+                former.thread_count + thread_count, former.waiting_count + _waiting_count(pool)
+            )
         return uses
 
     def _flushing(self) -> Mapping[str, WatchedThreads]:
@@ -169,10 +189,14 @@ class WorkerPools:
             opening = tuple(self._opening.items())
         return {name.removeprefix(_FLUSH): pool for name, pool in opening if isinstance(pool, WatchedThreads)}
 
+    def begin_read(self, directory: str, function: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Begin to read the logs of a log directory. On the event loop."""
+        threads = self.opening(f"{_READ}{directory}", self._read_thread_count)
+        return asyncio.get_running_loop().run_in_executor(threads, function)
+
     async def read(self, directory: str, function: Callable[[], _T]) -> _T:
         """Read the logs of a log directory."""
-        threads = self.opening(f"{_READ}{directory}", self._read_thread_count)
-        return await asyncio.get_running_loop().run_in_executor(threads, function)
+        return await self.begin_read(directory, function)
 
     async def compute(self, function: Callable[[], _T]) -> _T:
         """Run a part of a call that needs memory alone, and takes too long for the event loop."""
@@ -202,32 +226,41 @@ class WorkerPools:
         self._lookup_count += 1
         return await self._run_cold(self._lookups, function, self._end_lookup)
 
-    async def cold_read(self, function: Callable[[], _T], size_bytes: int = 0) -> _T:
-        """Run a read of up to so many bytes of tiered data when its turn comes. A cancelled call whose turn
-        has not come does not run."""
+    async def cold_read(
+        self, function: Callable[[], _T], size_bytes: int = 0, found_bytes: Callable[[_T], int] | None = None
+    ) -> _T:
+        """Run a read of up to so many bytes of tiered data when its turn comes; `found_bytes` are those of
+        its result. A cancelled call whose turn has not come does not run."""
         self._cold_read_count += 1
         try:
             await self.turns.begin_read(size_bytes)
         except BaseException:
             self._cold_read_count -= 1
             raise
-        return await self._run_cold(self._cold, function, partial(self._end_cold_read, size_bytes))
 
-    async def _run_cold(self, threads: Executor, function: Callable[[], _T], end: Callable[[], None]) -> _T:
-        """Run on threads; `end` is called once the thread is free again, not when the caller gives up: a
-        cancelled call still occupies it."""
+        def end(found: _T | None) -> None:
+            self._cold_read_count -= 1
+            count = 0 if found is None or found_bytes is None else found_bytes(found)
+            self.turns.end_read(size_bytes, count)
+
+        return await self._run_cold(self._cold, function, end)
+
+    async def _run_cold(
+        self, threads: Executor, function: Callable[[], _T], end: Callable[[_T | None], None]
+    ) -> _T:
+        """Run on threads; `end` is called with the result, None without one, once the thread is free again,
+        not when the caller gives up: a cancelled call still occupies it."""
         try:
             running = threads.submit(function)
         except BaseException:
-            end()
+            end(None)
             raise
         future = asyncio.wrap_future(running)
 
         def done(ended: asyncio.Future[_T]) -> None:
-            end()
-            # Retrieve the failure of a cancelled call, or asyncio logs a warning.
-            if not ended.cancelled():
-                ended.exception()
+            # This also retrieves the failure of a cancelled call, or asyncio logs a warning.
+            has_result = not ended.cancelled() and ended.exception() is None
+            end(ended.result() if has_result else None)
 
         future.add_done_callback(done)
         try:
@@ -236,12 +269,15 @@ class WorkerPools:
             running.cancel()
             raise
 
-    def _end_lookup(self) -> None:
+    def _end_lookup(self, _: object) -> None:
         self._lookup_count -= 1
 
-    def _end_cold_read(self, size_bytes: int) -> None:
-        self._cold_read_count -= 1
-        self.turns.end_read(size_bytes)
+    def require_applicable(self, config: BrokerConfig) -> None:
+        """Accept each rate of reads."""
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Let reads of tiered data go on at the rate of this configuration. Thread-safe."""
+        self._read_throttler.set_max_bytes_per_s(config.max_fetched_bytes_per_s)
 
     @property
     def reading(self) -> ReadThreads:
@@ -266,21 +302,34 @@ class WorkerPools:
         """Run an administrative call that reads much, or waits for an fsync: it may take minutes."""
         return await asyncio.get_running_loop().run_in_executor(self._long_task, function)
 
+    async def beside(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call that waits for disks for a bounded time, on a thread of its own: it is
+        answered also where calls that wait for a disk without a bound have all others."""
+        return await asyncio.wrap_future(begin_beside(self.request_threads.run, function))
+
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         # Reads wait for requests, so those go last.
         reading = (self._cold, self._lookups, self._ahead, self._requests)
         with self._opening_lock:
             self._is_closed = True
-            opening = tuple(self._opening.values())
-        for pool in (*opening, *reading, self._task, self._long_task, self._describe, self._compute):
+            pools: list[Executor | TurnThreads] = [*self._appending.values(), *self._opening.values()]
+        pools += (*reading, self._task, self._long_task, self._describe, self._compute)
+        for pool in pools:
             pool.shutdown(wait=True)
         self.request_threads.close()
 
 
+def _waiting_count(pool: ThreadPoolExecutor | TurnThreads) -> int:
+    if isinstance(pool, TurnThreads):
+        return pool.waiting_count
+    # The queue has no public name, and a count of our own would cost each task.
+    return pool._work_queue.qsize()  # pyright: ignore[reportPrivateUsage]  # as above
+
+
 def _purpose(name: str) -> str:
     """The purpose of threads that are named for a log directory, or for the metadata."""
-    prefixes = {_APPEND: "append", _FLUSH: "flush", _READ: "read"}
+    prefixes = {_FLUSH: "flush", _READ: "read"}
     return next((purpose for prefix, purpose in prefixes.items() if name.startswith(prefix)), "open")
 
 
@@ -296,6 +345,22 @@ def begin(threads: Executor, function: Callable[[], _T]) -> Future[_T]:
         return threads.submit(function)
     except RuntimeError as closed:
         raise StoppingError("the server is stopping; send the request again to the next server") from closed
+
+
+def begin_beside(run_beside: RunBeside, function: Callable[[], _T]) -> Future[_T]:
+    """Begin to run a function on a thread of its own."""
+    running: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - the future raises it
+            running.set_exception(error)
+        else:
+            running.set_result(result)
+
+    run_beside(run)
+    return running
 
 
 def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
@@ -322,7 +387,12 @@ def running_together(thread_count: int) -> Generator[RunAll]:
 
 
 @contextmanager
-def closing_threads(count: int) -> Generator[Executor]:
-    """Threads that close logs in parallel, after all pools are closed."""
-    with ThreadPoolExecutor(count, thread_name_prefix="stratalog-close") as pool:
-        yield pool
+def closing_threads(directories: Iterable[str], count: int) -> Generator[Callable[[str], Executor]]:
+    """So many threads for each of these log directories, which close its logs in parallel, after all pools
+    are closed. The end does not wait for those that a disk keeps; nothing begins on them any more."""
+    pools = {path: ThreadPoolExecutor(count, thread_name_prefix="stratalog-close") for path in directories}
+    try:
+        yield pools.__getitem__
+    finally:
+        for pool in pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)

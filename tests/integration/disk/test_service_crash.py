@@ -151,7 +151,7 @@ async def test_a_producer_loses_and_doubles_no_record_though_the_process_is_kill
             await client.topics.create("t", partitions=PARTITION_COUNT)
         load = Load(server.address, Durability.DISK, PATIENT)
         loading = asyncio.create_task(load.run())
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             for turn in range(1, 6):
                 load.enough_count = turn * 1_500
                 load.enough.clear()

@@ -179,7 +179,7 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
             engine.local.logs.tasks.checkpoint_starts,
         ):
             await asyncio.to_thread(work)
-        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_a_log_that_stayed_open_does_not_keep_its_name(

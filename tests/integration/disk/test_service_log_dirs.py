@@ -9,13 +9,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 
-from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    InvalidRequestError,
+    StoreUnavailableError,
+)
 from stratalog.client import values
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
 from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.tiered.stores.away_store import AwayStore
 
 
 def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
@@ -32,6 +41,13 @@ async def until_moved(bench: ServiceBench) -> list[values.PartitionMove]:
             moves = (await bench.client.admin.describe_log_dirs()).moves
             if all(move.state in (DONE, CANCELLED, values.PartitionMoveState.FAILED) for move in moves):
                 return list(moves)
+            await asyncio.sleep(0.01)
+
+
+async def until_copying(bench: ServiceBench) -> None:
+    """Wait until a restart goes on with the only move: a move that has not begun yet is forgotten."""
+    async with asyncio.timeout(60):
+        while not (await bench.client.admin.describe_log_dirs()).moves[0].copied_bytes:
             await asyncio.sleep(0.01)
 
 
@@ -144,6 +160,33 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         assert [len(part) for part in await bench.read_all("t")] == [11]
 
 
+async def test_without_the_store_a_move_and_a_deletion_make_room_where_no_key_can_be_altered(
+    tmp_path: Path,
+) -> None:
+    """The remedies of docs/operating.md where appends are refused in an outage."""
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    store = AwayStore(MemoryObjectStore(SystemClock()))
+    async with service_bench(tmp_path, log_dirs=(other,), store=store) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        await admin.create_topic("local", 1, {"remote.storage.enable": "false"})
+        for topic in ("t", "local"):
+            await bench.append(topic, [b"v"])
+        target = other if path_of(bench, 0) == data else data
+        store.is_away = True
+        with pytest.raises(StoreUnavailableError):
+            await admin.alter_configs({"log.dir.min.free.bytes": "0"})
+        with pytest.raises(StoreUnavailableError):
+            await admin.alter_configs({"retention.ms": "1"}, "t")
+        with pytest.raises(StoreUnavailableError):
+            await admin.delete_records("t", 0, 1)
+        assert await admin.delete_records("local", 0, 1) == 1
+        moved = await bench.command("log-dirs", "move", "t", "--partition", "0", "--to", target)
+        assert moved.output == f"t-0 has moved to {target}\n"
+        assert path_of(bench, 0) == target
+        store.is_away = False
+
+
 async def fill_for_a_slow_move(bench: ServiceBench, data: str, other: str) -> tuple[str, str]:
     """Topic `t` with more than a move copies before and after it is throttled; where it is, and is not."""
     await bench.client.admin.create_topic("t")
@@ -170,10 +213,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         assert move.operation_id == started.operation_id
         assert (move.state, path_of(bench, 0)) == (CANCELLED, source)
         await admin.move_partition("t", 0, target)
-        async with asyncio.timeout(60):
-            copying = values.PartitionMoveState.COPYING
-            while (await admin.describe_log_dirs()).moves[0].state != copying:
-                await asyncio.sleep(0.01)
+        await until_copying(bench)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert bench.server.engine.local.logs.moves.throttler.max_bytes_per_s == 1
         [listed] = await bench.client.operations.list()
@@ -200,6 +240,7 @@ def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
     )
 
     def break_it(_: object) -> None:
+        assert isinstance(asyncio.get_running_loop(), uvloop.Loop), "a process has the loop of these tests"
         disk.broken = f"{tmp_path}/data"
 
     with pytest.raises(DataDirectoryError) as failure:
@@ -249,6 +290,7 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(tmp_path: 
         _, target = await fill_for_a_slow_move(bench, data, other)
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
+        await until_copying(bench)
         await admin.cordon_log_dir(target)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin

@@ -9,12 +9,22 @@ import pytest_asyncio
 
 from tests.support.service.service_bench import ServiceBench, service_bench
 
+_IN_ITS_LOOP = pytest.mark.asyncio(loop_scope="session")
+"""Tests of the shared server run in its loop."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Mark them before pytest-asyncio decides how long their kind of loop stays."""
+    if "bench" in metafunc.fixturenames:
+        metafunc.definition.add_marker(_IN_ITS_LOOP, append=False)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the shared server run in its loop."""
+    """Mark them before they run."""
     for item in items:
         if isinstance(item, pytest.Function) and "bench" in item.fixturenames:
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(_IN_ITS_LOOP, append=False)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

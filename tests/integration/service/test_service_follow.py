@@ -169,6 +169,8 @@ async def test_without_an_answer_disk_is_acknowledged_for_a_while_only(tmp_path:
         with pytest.raises(StoreUnavailableError):
             await bench.client.append("at-os", 0, [record], durability=Durability.DISK)
         assert await bench.append("at-os", [b"x"]) == 0
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await admin.describe_topics(["missing"])
         assert await bench.append("untiered", [b"x"]) == 0
         assert await values(bench, "t") == [b"in time"], "readers go on, and see nothing of what was refused"
         is_away = False

@@ -98,7 +98,7 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
 
 
 async def test_the_document_names_every_pass(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, metrics_listen=LISTEN, compaction_ms=HOUR_MS) as bench:
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         exported = {sample.labels["pass"] for sample in await samples(bench) if "pass" in sample.labels}
     listed = TEXT.partition("The label `pass` is the name of a background task:")[2].partition("\n\n")[0]
     names = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", listed.partition("Operations")[0])) - {"object"}

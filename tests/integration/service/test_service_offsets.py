@@ -190,6 +190,9 @@ async def test_starts_and_ends_are_answered_while_no_read_of_the_store_gets_thro
     await bench.append("t", [b"x"])
     monkeypatch.setattr(WorkerPools, "cold_lookup", refuse)
     assert await by_name(bench, "latest") == Answer(1)
+    assert (await by_time(bench, 0)).offset == 0, "the local log has all records"
+    await bench.client.admin.upload(delete_local=True)
+    assert await by_name(bench, "latest") == Answer(1)
     with pytest.raises(StoreUnavailableError):
         await by_time(bench, 0)
 

@@ -59,6 +59,7 @@ QUIET: Mapping[str, Any] = {
     "upload_ms": HOUR_MS,
     "remote_retention_ms": HOUR_MS,
     "collector_ms": HOUR_MS,
+    "compaction_ms": HOUR_MS,
     "fold_ms": HOUR_MS,
     "head_refresh_ms": HOUR_MS,
     "max_silence_ms": 0,

@@ -32,6 +32,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.logs.log_consumer import read_up_to
 from tests.support.logs.log_machine import machine_on
+from tests.support.plain_calls import PlainCalls
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
@@ -149,7 +150,7 @@ class StreamedLog:
         self.log = machine_on(self.disk, data_dirs=("/data",)).start()
         self.appends, self.flushes = HandExecutor(), HandExecutor()
         self.writer = PartitionWriter(
-            self._loop,
+            PlainCalls(self._loop),
             WriterThreads(lambda: self.appends, lambda: self.flushes),
             self.log,
             WriterChecks(lambda: EPOCH),

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from stratalog.cleaner.throttler import Throttler
 from stratalog.server.answer_turns import (
     LARGE_BYTES,
+    LONGEST_PAUSE_S,
     MAX_WAIT_S,
     PASS_COUNT,
     READ_BYTES,
@@ -19,6 +21,7 @@ from stratalog.server.answer_turns import (
     TURN_BYTES,
     AnswerTurns,
 )
+from stratalog.testing.manual_clock import ManualClock
 
 MIB = 1 << 20
 READ_COUNT = 5
@@ -34,7 +37,9 @@ class World:
     """Turns, the time of their loop, and what happened in order."""
 
     def __init__(self) -> None:
-        self.turns = AnswerTurns(READ_COUNT)
+        self.clock = ManualClock()
+        self.throttler = Throttler(self.clock)
+        self.turns = AnswerTurns(READ_COUNT, self.throttler)
         self.now_s = 100.0
         self.events: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -57,7 +62,7 @@ class World:
             for _ in range(5):
                 await asyncio.sleep(0)
         finally:
-            self.turns.end_read(READ_BYTES)
+            self.turns.end_read(READ_BYTES, MIB)
 
     def append(self, size_bytes: int = 100) -> Append:
         """An append that has come; it ends with the future."""
@@ -80,6 +85,7 @@ class World:
     async def after(self, pause_s: float) -> None:
         """Let time go on."""
         self.now_s += pause_s
+        self.clock.advance(round(1000 * pause_s))
         # The loop of a test waits no real time for a timer that is due.
         await self.passes()
 
@@ -100,6 +106,45 @@ async def test_a_lone_answer_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         taking = world.turns.take(MIB)
         with pytest.raises(StopIteration):
             taking.send(None)
+
+
+async def test_a_lone_reader_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream encodes its next answer while it sends the last one, both in turns."""
+    async with running(monkeypatch) as world:
+        reader = object()
+        await world.turns.take(MIB, reader=reader)
+        taking = world.turns.take(MIB, reader=reader)
+        with pytest.raises(StopIteration):
+            taking.send(None)
+        world.turns.check()
+
+
+@pytest.mark.parametrize("other", [None, object()])
+async def test_a_reader_waits_for_another_one(monkeypatch: pytest.MonkeyPatch, other: object) -> None:
+    async with running(monkeypatch) as world:
+        reader = object()
+        # They begin in this order, before the turn of the other one ends.
+        waiting = asyncio.create_task(world.turns.take(MIB, reader=reader))
+        behind = asyncio.create_task(world.turns.take(MIB, reader=other))
+        await world.turns.take(MIB, reader=other)
+        await asyncio.sleep(0)
+        assert world.turns.waiting_count == 2
+        await waiting
+        assert not behind.done()
+        await behind
+
+
+async def test_a_lone_reader_waits_for_a_small_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        reader = object()
+        await world.turns.take(MIB, reader=reader)
+        answered = world.append().answered
+        taking = asyncio.create_task(world.turns.take(MIB, reader=reader))
+        await world.passes()
+        assert not taking.done()
+        answered.set_result(None)
+        await world.passes()
+        assert taking.done()
 
 
 async def test_small_answers_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,6 +381,38 @@ async def test_a_large_read_leaves_the_other_threads_to_other_readers(
         assert last.done()
 
 
+async def test_reads_keep_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.throttler.set_max_bytes_per_s(2 * MIB)
+        ended: list[int] = []
+
+        async def read(number: int) -> None:
+            await world.turns.begin_read(READ_BYTES)
+            world.turns.end_read(READ_BYTES, MIB)
+            ended.append(number)
+
+        world.tasks += [asyncio.create_task(read(number)) for number in range(12)]
+        await world.passes()
+        assert ended == [0]
+        world.tasks[2].cancel()
+        for _ in range(40):
+            await world.after(0.1)
+        assert ended == [0, 1, *range(3, 10)]
+        assert world.turns.throttled_s == pytest.approx(4, abs=0.6)
+        # Another rate holds within a second, also for reads that wait already.
+        world.throttler.set_max_bytes_per_s(1000 * MIB)
+        await world.after(LONGEST_PAUSE_S)
+        assert ended[-2:] == [10, 11]
+
+
+async def test_without_a_rate_no_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        for _ in range(100):
+            await world.turns.begin_read(READ_BYTES)
+            world.turns.end_read(READ_BYTES, 1 << 40)
+        assert world.turns.throttled_s == 0
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -343,6 +420,8 @@ async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     """Calls that end while they wait give their turn to the next one."""
     random = Random(seed)
     async with running(monkeypatch) as world:
+        if seed % 2:
+            world.throttler.set_max_bytes_per_s(1000 * MIB)
         appends: list[asyncio.Future[None]] = []
         for _ in range(60):
             choice = random.randrange(9)
@@ -368,3 +447,21 @@ async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
             await world.after(MAX_WAIT_S)
         assert [task for task in world.tasks if not task.done()] == []
         assert world.turns.waiting_count == 0
+
+
+async def test_an_answer_that_waits_goes_with_the_answer_of_the_append_that_came_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(monkeypatch) as world:
+        # So large answers have had their share of the time.
+        await world.turns.take(MIB)
+        first = world.append()
+        world.answer("answer")
+        await world.passes()
+        last = world.append()
+        first.answered.set_result(None)
+        await world.passes()
+        assert world.events == ["append"]
+        last.answered.set_result(None)
+        await world.passes()
+        assert world.events == ["append", "append", "answer"]

@@ -14,7 +14,7 @@ import resource, sys
 from stratalog.server import app
 seen = []
 app._serve = lambda settings, on_ready: seen.append(sys.getswitchinterval())
-app.asyncio.run = lambda main: None
+app.uvloop.run = lambda main: None
 limit = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 app.serve(None)

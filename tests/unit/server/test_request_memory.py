@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
 from stratalog.server.request_memory import MemoryLease, RequestMemory
 
 LIMIT_BYTES = 100
@@ -15,6 +15,11 @@ actions = st.lists(
     st.tuples(st.sampled_from(["lease", "read", "settle", "close"]), st.integers(0, 6), st.integers(0, 120)),
     max_size=60,
 )
+
+
+def refusal(size_bytes: int) -> type[LogStoreError]:
+    """The class of the refusal of a request that needs so much."""
+    return OverloadedError if size_bytes <= LIMIT_BYTES else RecordTooLargeError
 
 
 class Expected:
@@ -40,7 +45,7 @@ def test_what_is_held_is_the_sum_of_what_the_leases_hold(script: list[tuple[str,
         room_bytes = LIMIT_BYTES - sum(expected.held)
         if name == "lease" or index >= len(expected.leases):
             if size_bytes > max(room_bytes, 0):
-                with pytest.raises(OverloadedError):
+                with pytest.raises(refusal(size_bytes)):
                     memory.lease(size_bytes)
             else:
                 expected.add(memory.lease(size_bytes), size_bytes)
@@ -110,7 +115,7 @@ def test_a_lease_holds_its_extra_bytes_in_place_of_the_last_ones(sizes: list[int
     extra_bytes = 0
     for size_bytes in sizes:
         if size_bytes > max(LIMIT_BYTES - base_bytes, extra_bytes):
-            with pytest.raises(OverloadedError):
+            with pytest.raises(refusal(base_bytes + size_bytes)):
                 lease.hold(size_bytes)
         else:
             lease.hold(size_bytes)
@@ -120,3 +125,22 @@ def test_a_lease_holds_its_extra_bytes_in_place_of_the_last_ones(sizes: list[int
     lease.close()
     lease.hold(1)
     assert memory.held_bytes == 0
+
+
+def test_an_append_that_needs_more_than_all_of_it_is_refused_for_good() -> None:
+    """It was retriable, so that clients sent it again for ever."""
+    memory = RequestMemory(LIMIT_BYTES)
+    with pytest.raises(RecordTooLargeError) as refused:
+        memory.lease(LIMIT_BYTES + 1)
+    assert refused.value.fields == {"size_bytes": LIMIT_BYTES + 1, "max_bytes": LIMIT_BYTES}
+    lease = memory.lease(40)
+    with pytest.raises(RecordTooLargeError) as refused:
+        lease.hold(LIMIT_BYTES - 39)
+    assert refused.value.fields == {"size_bytes": LIMIT_BYTES + 1, "max_bytes": LIMIT_BYTES}
+    assert "max-request-memory" in refused.value.message
+    other = memory.lease(1)
+    with pytest.raises(OverloadedError):
+        lease.hold(LIMIT_BYTES - 40)
+    other.close()
+    lease.hold(LIMIT_BYTES - 40)
+    assert memory.held_bytes == LIMIT_BYTES

@@ -100,11 +100,14 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
     may_end = threading.Event()
     assert pools.flush_waits_s() == {}
     try:
-        for threads in (pools.append("/a"), pools.flush("/a")):
-            for _ in range(100):
-                threads.submit(may_end.wait)
-        for threads in (pools.append("/b"), pools.flush("/b")):
-            assert threads.submit(lambda: "done").result(10) == "done"
+        appended, flushed = threading.Event(), threading.Event()
+        for _ in range(100):
+            pools.append("/a").submit(may_end.wait)
+            pools.flush("/a").submit(may_end.wait)
+        pools.append("/b").submit(appended.set)
+        pools.flush("/b").submit(flushed.set)
+        assert appended.wait(10)
+        assert flushed.wait(10)
         clock.advance(5_000)
         pools.flush("/a").submit(may_end.wait)
         clock.advance(1_000)
@@ -114,9 +117,11 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
         may_end.set()
         pools.close()
     assert pools.flush_waits_s() == {"/a": 0, "/b": 0}
-    for late in (pools.append("/a"), pools.append("/new"), pools.flush("/new")):
+    for late in (pools.append("/a"), pools.append("/new")):
         with pytest.raises(RuntimeError):
             late.submit(may_end.wait)
+    with pytest.raises(RuntimeError):
+        pools.flush("/new").submit(may_end.wait)
 
 
 async def test_reads_of_a_directory_that_hangs_hold_up_no_other_reads_and_no_work_in_memory() -> None:
@@ -140,12 +145,17 @@ def test_waiting_tasks_and_durations_show_by_purpose() -> None:
     clock = ManualClock()
     pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2, admin_thread_count=3), clock)
     may_end = threading.Event()
+
+    def stand_still(begun: threading.Barrier) -> None:
+        begun.wait(10)
+        may_end.wait(10)
+
     try:
         assert pools.uses()["admin"] == PoolUse(3, 0)
         for directory in ("/a", "/b"):
             begun = threading.Barrier(3)
             for _ in range(2):
-                pools.append(directory).submit(begun.wait, 10).add_done_callback(lambda _: may_end.wait(10))
+                pools.append(directory).submit(stand_still, begun)
             begun.wait(10)
             for _ in range(3):
                 pools.append(directory).submit(may_end.wait)

@@ -13,13 +13,14 @@ from stratalog.base.filesystem import Buffer
 from stratalog.base.message_fields import sized_field_head
 from stratalog.v1 import log_pb2
 
-_BATCHES_NUMBER = (
-    log_pb2.DESCRIPTOR.message_types_by_name["AppendStreamRequest"].fields_by_name["batches"].number
-)
+_BATCHES_NUMBER = log_pb2.DESCRIPTOR.message_types_by_name["AppendRequest"].fields_by_name["batches"].number
+"""The same in an `AppendStreamRequest`."""
 
 
-def encode_stream_request(fields: log_pb2.AppendStreamRequest, batch: Sequence[Buffer]) -> bytes:
-    """A serialised `AppendStreamRequest` with the batch of these parts. `fields` has everything else."""
+def encode_append_request(
+    fields: log_pb2.AppendRequest | log_pb2.AppendStreamRequest, batch: Sequence[Buffer]
+) -> bytes:
+    """A serialised request with the batch of these parts. `fields` has everything else."""
     assert fields.WhichOneof("payload") is None
     head = sized_field_head(_BATCHES_NUMBER, sum(map(len, batch)))
     return b"".join((fields.SerializeToString(), head, *batch))

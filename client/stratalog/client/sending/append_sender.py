@@ -44,7 +44,7 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sending.append_encoding import encode_stream_request
+from stratalog.client.sending.append_encoding import encode_append_request
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.producer_identities import ProducerIdentities, ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
@@ -306,7 +306,7 @@ class AppendSender:
                     resume=taken.resume,
                     topic_id=taken.topic_id,
                 )
-                return encode_stream_request(fields, taken.batch)
+                return encode_append_request(fields, taken.batch)
         return None
 
     def _take_answer(self, response: log_pb2.AppendStreamResponse, server: str) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import DroppedFile as DroppedFile
     from stratalog.client.values.operation_values import FailedPartition as FailedPartition
     from stratalog.client.values.operation_values import FindingKind as FindingKind
+    from stratalog.client.values.operation_values import LeftOutShard as LeftOutShard
     from stratalog.client.values.operation_values import MoveResult as MoveResult
     from stratalog.client.values.operation_values import Operation as Operation
     from stratalog.client.values.operation_values import OperationKind as OperationKind
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.tier_values import RetentionRule as RetentionRule
     from stratalog.client.values.tier_values import RetentionTier as RetentionTier
     from stratalog.client.values.tier_values import ShardStatus as ShardStatus
+    from stratalog.client.values.tier_values import ShortLogDir as ShortLogDir
     from stratalog.client.values.tier_values import StorePrices as StorePrices
     from stratalog.client.values.tier_values import Takeover as Takeover
     from stratalog.client.values.tier_values import TieredTopicStatus as TieredTopicStatus
@@ -110,6 +112,7 @@ _MODULES = {
     "FindingKind": "operation_values",
     "FlushedPartition": "partition_values",
     "IdleTopic": "tier_values",
+    "LeftOutShard": "operation_values",
     "LogDir": "admin_values",
     "LogDirState": "admin_values",
     "LogDirs": "admin_values",
@@ -144,6 +147,7 @@ _MODULES = {
     "ServerInfo": "admin_values",
     "ServerLimits": "admin_values",
     "ShardStatus": "tier_values",
+    "ShortLogDir": "tier_values",
     "Slice": "partition_values",
     "StorePrices": "tier_values",
     "Takeover": "tier_values",

@@ -227,7 +227,7 @@ class LogDir(NamedTuple):
     state: LogDirState
     """Says whether it serves partitions and takes new ones."""
     reason: str
-    """The fault of an offline or missing directory; otherwise empty."""
+    """The fault of a directory that is offline or missing, or whose disk does not answer; otherwise empty."""
     partition_count: int
     """Partitions in it; 0 if they are unknown."""
     size_bytes: int
@@ -240,6 +240,12 @@ class LogDir(NamedTuple):
     """
     set_aside_count: int
     """All of these directories."""
+    free_bytes: int
+    """Free space, as it was measured last; -1 if it is unknown."""
+    missing_free_bytes: int
+    """Bytes that must become free before the directory has enough space. Until then appends to its partitions
+    are refused by their topics' `remote.copy.backlog.policy`. 0: it is not short of space.
+    """
 
 
 class PartitionMove(NamedTuple):

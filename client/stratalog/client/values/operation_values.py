@@ -154,6 +154,15 @@ class FailedPartition(NamedTuple):
     """The fault, and what to do."""
 
 
+class LeftOutShard(NamedTuple):
+    """A shard of the store that another server owns, so that the work of this one has left it out."""
+
+    shard: int
+    """The number of the shard."""
+    endpoint: str
+    """HOST:PORT of the server that owns it; empty if no server has claimed it."""
+
+
 class UploadResult(NamedTuple):
     """Objects that an upload wrote, and local segments that it deleted."""
 
@@ -171,6 +180,10 @@ class UploadResult(NamedTuple):
     """
     failed_partition_count: int
     """All of these partitions."""
+    left_out_shards: tuple[LeftOutShard, ...]
+    """Shards with partitions of the topics that were left out, because other servers own them; ask their
+    owners.
+    """
 
 
 class RefusedPartition(NamedTuple):
@@ -236,6 +249,10 @@ class CompactionResult(NamedTuple):
     """
     job_count: int
     """All jobs that ran."""
+    left_out_shards: tuple[LeftOutShard, ...]
+    """Shards with partitions of the topics that were left out, because other servers own them; ask their
+    owners.
+    """
 
 
 class RetainedPartition(NamedTuple):
@@ -270,6 +287,17 @@ class RetentionResult(NamedTuple):
     """All partitions that have lost anything."""
     failed_partition_count: int
     """All partitions that retention could not look at, or left out."""
+    left_out_shards: tuple[LeftOutShard, ...]
+    """Shards with partitions of the topics that were left out, because other servers own them; ask their
+    owners.
+    """
+    clock_refused_count: int
+    """Partitions of which nothing went by `retention.ms`, because the clocks of this server and of the store
+    differ by more than five minutes. ExplainRetention says which.
+    """
+    clock_skew_ms: int
+    """The server's clock minus the store's, where they differ most, in milliseconds; 0 without tiered topics.
+    """
 
 
 class VerificationFinding(NamedTuple):
@@ -331,6 +359,13 @@ class VerificationResult(NamedTuple):
     """Files that no commit refers to; the collector deletes them after their grace. They are no findings."""
     unreferenced_bytes: int
     """Size of these files."""
+    left_out_shards: tuple[LeftOutShard, ...]
+    """Shards with partitions of the topics that were not looked at; ask their owners. They are no findings.
+    """
+    metadata_only: bool
+    """The contents of object files were not read, as `metadata_only` asked for. Only their names and sizes
+    were compared, so damage in them is not found, and the counts of objects, slices, bytes and records are 0.
+    """
 
 
 class DroppedFile(NamedTuple):
@@ -406,6 +441,8 @@ class CollectionResult(NamedTuple):
     """Pins that ended because their time was over."""
     problems: tuple[str, ...]
     """Work that the store refuses, a sentence each; for example to list multipart uploads."""
+    left_out_shards: tuple[LeftOutShard, ...]
+    """Shards that were not looked at; ask their owners."""
 
 
 class MoveResult(NamedTuple):

@@ -154,12 +154,14 @@ class TieredTopicStatus(NamedTuple):
     """Size of closed segments that are not yet committed in the object store."""
     lag_bytes: int
     """Size of all local data that is not yet committed in the object store, with that of the active segments.
+    The part of a segment that is committed in part is an estimate, by the share of its offsets.
     """
     lag_record_count: int
     """Offsets that are not yet committed in the object store."""
     lag_ms: int
-    """The age of the oldest batch that is not yet committed in the object store, by the largest time of its
-    records, in milliseconds; -1 if there is none or it has no time.
+    """How long the oldest records that are not yet committed in the object store have waited, in
+    milliseconds; -1 if there are none. It goes by their arrival, not by their own times; after a restart, by
+    the start of the server or the last append to their segment.
     """
     paused: bool
     """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
@@ -170,10 +172,14 @@ class TieredTopicStatus(NamedTuple):
     UTC; -1: there was none.
     """
     oldest_partition: int
-    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record waits."""
     oldest_partition_upload_ms: int
     """The last commit with records of that partition since the start of the server, in milliseconds since
     1970 UTC; -1: none.
+    """
+    silent_log_dirs: tuple[str, ...]
+    """The log directories with partitions of the topic whose disks have not answered the last work on them
+    yet.
     """
 
 
@@ -241,6 +247,20 @@ class PassStatus(NamedTuple):
     """The work that is left, as of the end of the last turn."""
 
 
+class ShortLogDir(NamedTuple):
+    """A log directory that is short of space: appends to its partitions are refused by their topics'
+    `remote.copy.backlog.policy`, until it has enough.
+    """
+
+    path: str
+    """Absolute."""
+    free_bytes: int
+    """Free space, as it was measured last, at most a second ago."""
+    enough_bytes: int
+    """The free space from which on appends are accepted again: a quarter more than `log.dir.min.free.bytes`.
+    """
+
+
 class TierStatus(NamedTuple):
     """The object store by this server's copy of the metadata."""
 
@@ -268,6 +288,8 @@ class TierStatus(NamedTuple):
     """
     excluded_partition_count: int
     """Partitions that compaction leaves alone, see ListExcludedPartitions."""
+    short_log_dirs: tuple[ShortLogDir, ...]
+    """Log directories with less free space than their floor, by path."""
 
 
 class PlannedRun(NamedTuple):
@@ -437,6 +459,13 @@ class ExplainedPartition(NamedTuple):
     """One for each tier that keeps data."""
     reason: str
     """Why retention cannot look at the partition, or leaves it out. Then nothing but the name is set."""
+    clock_refused: bool
+    """The topic is tiered and has a `retention.ms`, and nothing goes by it now, because the clocks of this
+    server and of the store differ by more than five minutes. Local retention goes by the server's clock all
+    the same.
+    """
+    clock_skew_ms: int
+    """The server's clock minus the store's, in milliseconds; 0 if the topic is not tiered."""
 
 
 class CacheStatus(NamedTuple):

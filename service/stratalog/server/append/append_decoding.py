@@ -86,6 +86,7 @@ def _decode(data: bytes, request_class: type[_Request]) -> Decoded[_Request]:
 def _by_protobuf(data: bytes, request_class: type[_Request]) -> Decoded[_Request]:
     request = request_class.FromString(data)
     payload = request.WhichOneof("payload")
-    batches = memoryview(request.batches) if payload == "batches" else None
+    if payload == "batches":
+        return Decoded(request, memoryview(request.batches), None, len(data))
     records = request.records.SerializeToString() if payload == "records" else None
-    return Decoded(request, batches, records, len(data))
+    return Decoded(request, None, records, len(data))

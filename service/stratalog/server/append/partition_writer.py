@@ -29,11 +29,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import (
     FencingTokenMismatchError,
@@ -65,11 +64,32 @@ larger ones leave the processor's caches between copy and write, and answers nee
 queue has."""
 
 
+class AppendThreads(Protocol):
+    """Threads for turns."""
+
+    def submit(self, task: Callable[..., object], /, *arguments: object) -> object:
+        """Run a turn on a thread, without waiting for it. Raises RuntimeError if the threads are closed, or
+        the system has none."""
+        ...
+
+
+class LoopCalls(Protocol):
+    """Calls of the event loop. Any thread may leave some."""
+
+    def call(self, function: Callable[..., object], /, *arguments: object) -> None:
+        """Let the loop call a function soon."""
+        ...
+
+    def call_last(self, function: Callable[..., object], /, *arguments: object) -> None:
+        """Like `call`; the caller is about to end its task."""
+        ...
+
+
 class WriterThreads(NamedTuple):
     """The threads of a partition's log directory. Asked for before each turn, because a log may move to
     another directory."""
 
-    append: Callable[[], Executor]
+    append: Callable[[], AppendThreads]
     flush: Callable[[], Executor]
 
 
@@ -91,7 +111,7 @@ class PartitionWriter:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        calls: LoopCalls,
         threads: WriterThreads,
         log: UnifiedLog,
         checks: WriterChecks,
@@ -99,10 +119,10 @@ class PartitionWriter:
         on_advance: Callable[[], None],
         groups: AppendGroups | None = None,
     ) -> None:
-        """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more; any
+        """Answers by `calls`. `on_advance` follows each append and each flush that lets readers see more; any
         thread calls it. `groups` counts the groups."""
         self.commit_waiters = commit_waiters
-        self._loop = loop
+        self._calls = calls
         self._append_threads = threads.append
         self._flush_threads = threads.flush
         self._groups = groups or AppendGroups()
@@ -120,7 +140,7 @@ class PartitionWriter:
         """The number of the next turn."""
         self._epoch: int | None = None
         """The last leader epoch that was to be made durable before a turn. One turn at a time uses it."""
-        self._shown = self._visible_ends()
+        self._shown = log.offsets.visible_ends()
         """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
         readers are woken twice at worst."""
 
@@ -155,12 +175,12 @@ class PartitionWriter:
             for append in pending:
                 append.break_session(refusal)
             self._deliver([(append, refusal) for append in pending])
-            self._loop.call_soon_threadsafe(_resolve_settled, settling, refusal)
+            self._calls.call(_resolve_settled, settling, refusal)
 
     async def settled(self) -> int:
         """The end of the log in a turn of its own: appends that were applied by a former state of the catalog
         lie below. Raises NotOwnerError."""
-        future: asyncio.Future[int] = self._loop.create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._settling.append(future)
             has_turn, self._has_turn = self._has_turn, True
@@ -230,7 +250,7 @@ class PartitionWriter:
             self._has_turn = has_more = bool(self._queue or self._settling)
         if has_more:
             self._begin_turn(self._turn)
-        self._deliver(finished)
+        self._deliver(finished, leave=self._calls.call_last)
 
     def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:
         outcome: int | Exception
@@ -239,20 +259,23 @@ class PartitionWriter:
             outcome = self._log.offsets.log_end_offset
         except Exception as error:  # noqa: BLE001 - it is the answer
             outcome = error
-        self._loop.call_soon_threadsafe(_resolve_settled, settling, outcome)
+        self._calls.call(_resolve_settled, settling, outcome)
 
     def _write(self, group: list[PendingAppend]) -> list[Outcome]:
         """Write a group; the outcomes that wait for nothing else."""
         finished: list[Outcome] = []
         to_commit: list[tuple[PendingAppend, AppendInfo]] = []
-        must_flush, record_count = False, 0
+        must_flush, record_count, size_bytes = False, 0, 0
         has_many: bool | None = None
         for append, outcome in self._append(group):
             if has_many is None:
                 # All of the group is in the log by now.
                 has_many = self._log.flusher.has_many()
+            size_bytes += append.size_bytes
             try:
-                info = _info(outcome)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                info = outcome
                 record_count += 0 if info.is_duplicate else info.last_offset - info.base_offset + 1
                 if self._flush_waiters.take(append, info, waits=has_many):
                     must_flush = True
@@ -265,7 +288,7 @@ class PartitionWriter:
                 finished.append((append, error))
         if must_flush:
             self._flush_waiters.begin()
-        self._groups.add_written(len(group), record_count, sum(append.size_bytes for append in group))
+        self._groups.add_written(len(group), record_count, size_bytes)
         if to_commit:
             self._commit(to_commit)
         return finished
@@ -285,7 +308,8 @@ class PartitionWriter:
         fencing_token = self._fencing_token() if has_token else ""
         for append in group:
             try:
-                if append.is_behind_failure or append.session in refused_sessions:
+                session = append.session
+                if session is not None and (session.is_broken or session in refused_sessions):
                     raise preceding_append_failed()
                 buffers.append(self._writable(append, fencing_token))
                 writable.append(append)
@@ -311,7 +335,8 @@ class PartitionWriter:
     def _writable(self, append: PendingAppend, fencing_token: str) -> Buffer:
         """The batches of an append that may be written, as far as the log need not be asked. Raises the
         reason why it may not."""
-        _require_token(append, fencing_token)
+        if append.conditions.fencing_token is not None:
+            _require_token(append, fencing_token)
         if append.durability is not Durability.OS and self._ensure_heard is not None:
             self._ensure_heard()
         batches = append.take_batches()
@@ -353,17 +378,14 @@ class PartitionWriter:
             self._ensure_heard()
         return recovery_point
 
-    def _visible_ends(self) -> tuple[int, int]:
-        return self._log.offsets.high_watermark, self._log.offsets.last_stable_offset
-
-    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, outcomes: Sequence[Outcome], leave: Callable[..., None] | None = None) -> None:
         """Answer appends, and wake readers if they see more. Records that wait for their commit are no
-        news."""
-        shown = self._visible_ends()
+        news. `leave` leaves the call of the loop."""
+        shown = self._log.offsets.visible_ends()
         has_advanced = shown != self._shown
         self._shown = shown
         if outcomes:
-            self._loop.call_soon_threadsafe(self._answer, outcomes, has_advanced)
+            (leave or self._calls.call)(self._answer, outcomes, has_advanced)
         elif has_advanced:
             self._on_advance()
 
@@ -377,6 +399,9 @@ class PartitionWriter:
 
 def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
     """Split into groups of `GROUP_BYTES`, the last append of each in full."""
+    if len(pending) == 1:
+        yield pending
+        return
     group: list[PendingAppend] = []
     size_bytes = 0
     for append in pending:
@@ -389,17 +414,10 @@ def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
         yield group
 
 
-def _info(outcome: AppendInfo | Exception) -> AppendInfo:
-    """The offsets of an append that is in the log. Raises the reason for its failure."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
 def _require_token(append: PendingAppend, fencing_token: str) -> None:
     """Raise FencingTokenMismatchError if the append names another token than the partition has."""
     sent = append.conditions.fencing_token
-    if sent is not None and sent != fencing_token:
+    if sent != fencing_token:
         raise FencingTokenMismatchError(
             "the partition has another fencing token; stop, because another writer has fenced it",
             fencing_token=sent,
@@ -418,9 +436,6 @@ def _resolve_settled(settling: Sequence[asyncio.Future[int]], outcome: int | Exc
             future.set_result(outcome)
 
 
-_ATTRIBUTES = struct.Struct(">h")
-
-
 def refuse_transaction(batches: Buffer) -> None:
     """Raise UnsupportedOperationError for a request of a transactional producer.
 
@@ -429,8 +444,8 @@ def refuse_transaction(batches: Buffer) -> None:
     """
     if len(batches) < HEADER_SIZE or batches[MAGIC_POSITION] != MAGIC:
         return
-    (attributes,) = _ATTRIBUTES.unpack_from(batches, ATTRIBUTES_POSITION)
-    if attributes & TRANSACTIONAL_BIT:
+    # The lower one of two bytes.
+    if batches[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
         raise UnsupportedOperationError(
             "transactional producers are not supported yet; send without a transaction"
         )

@@ -1,16 +1,17 @@
 """Runs a pass over the shards, or the log directories, of a server, each by itself: one that fails, hangs or
-has got another owner neither ends nor delays the pass for the others.
+has got another owner neither ends nor delays the pass for the others. Nothing waits for the outcome; work on
+a log directory that something waits for has `PatientDiskCalls`.
 
 A server with one of them does the work at once. With several, each has a thread, some at a time, and those
 whose turn is longest ago begin. A round does not wait long: what is still at work is left to it, the next
-rounds pass it over, and the first one after its end reports it.
+rounds pass it over, and the first one after its end reports it, and begins it again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
@@ -37,7 +38,8 @@ MAX_DIRECTORY_COUNT = 1000
 PATIENCE_S = 5.0
 """Time for which a round waits for its shards."""
 HANG_S = 120.0
-"""A shard that is at work for longer is reported as one that hangs. A turn of uploads takes a minute."""
+"""A shard that is at work for longer is reported as one that hangs, unless the pass says otherwise. A turn of
+uploads takes a minute."""
 
 
 class PassRound(NamedTuple, Generic[K, R]):
@@ -78,15 +80,21 @@ class PassRounds(Generic[K]):
         self._run_beside = run_beside
         self._changed = threading.Condition()
         self._at_work: dict[tuple[str, K], _Work] = {}
+        """Until a round reports it."""
         self._last_begin_s: dict[tuple[str, K], float] = {}
 
     def run(
-        self, name: str, works: Mapping[K, Callable[[], R]], max_at_work_count: int | None = None
+        self,
+        name: str,
+        works: Mapping[K, Callable[[], R]],
+        max_at_work_count: int | None = None,
+        hang_s: float | None = None,
     ) -> PassRound[K, R]:
         """Do a round of the pass: the work on each shard, by number; at most so many are at work at once,
-        unless that is None. Raises the first error if no shard has ended well and none is at work still; a
-        StoppingError, and an error of a kind that no shard's work foresees, in any case."""
-        if len(works) == 1 and not self._is_at_work(name):
+        unless that is None. One that is at work for `hang_s` is a failure; None: for `HANG_S`. Raises the
+        first error if no shard has ended well and none is at work still; a StoppingError, and an error of a
+        kind that no shard's work foresees, in any case."""
+        if len(works) == 1 and not self._is_noted(name):
             return PassRound({number: work() for number, work in works.items()}, {})
         ended = self._round(name, works, max_at_work_count or self._max_at_work_count)
         failures: dict[K, LogStoreError] = {}
@@ -100,23 +108,24 @@ class PassRounds(Generic[K]):
         results = {number: one.result for number, one in ended.items() if one.error is None}
         if failures and len(failures) == len(works):
             raise failures[min(failures)]
-        return PassRound(results, failures | self._hanging(name, works))
+        return PassRound(results, failures | self._hanging(name, works, HANG_S if hang_s is None else hang_s))
 
     def _round(
         self, name: str, works: Mapping[K, Callable[[], R]], max_at_work_count: int
     ) -> Mapping[K, _Work]:
-        """Begin the work on each shard that is not at work, wait, and return those that have ended."""
+        """Begin the work on each shard that is not at work, wait, and return those that have ended. One that
+        ended since the last round begins again, and its next end is the next round's to report."""
         end_s = self._clock.monotonic_s() + PATIENCE_S
         ended: dict[K, _Work] = {}
         with self._changed:
-            ended |= self._take_ended(name)
+            ended |= self._take_ended(name, ended)
             waiting = [number for number in works if (name, number) not in self._at_work]
             waiting.sort(key=lambda number: (self._last_begin_s.get((name, number), -1.0), number))
             while True:
                 while waiting and self._count(name) < max_at_work_count:
                     number = waiting.pop(0)
                     self._begin(name, number, works[number])
-                now_ended = self._take_ended(name)
+                now_ended = self._take_ended(name, ended)
                 ended |= now_ended
                 remaining_s = end_s - self._clock.monotonic_s()
                 if self._count(name) == 0 or remaining_s <= 0:
@@ -141,29 +150,38 @@ class PassRounds(Generic[K]):
 
         self._run_beside(run)
 
-    def _take_ended(self, name: str) -> dict[K, _Work]:
-        """Called with `_changed` held."""
-        ended = {number: one for (of, number), one in self._at_work.items() if of == name and one.is_done}
+    def _take_ended(self, name: str, reported: Container[K]) -> dict[K, _Work]:
+        """Those that have ended, but for what the round reports already. Called with `_changed` held."""
+        ended = {
+            number: one
+            for (of, number), one in self._at_work.items()
+            if of == name and one.is_done and number not in reported
+        }
         for number in ended:
             del self._at_work[name, number]
         return ended
 
     def _count(self, name: str) -> int:
-        """Called with `_changed` held."""
-        return sum(of == name for of, _ in self._at_work)
+        """The shards that are at work. Called with `_changed` held."""
+        return sum(of == name and not one.is_done for (of, _), one in self._at_work.items())
 
-    def _is_at_work(self, name: str) -> bool:
+    def _is_noted(self, name: str) -> bool:
+        """Whether a shard is at work, or has ended and is not reported yet."""
         with self._changed:
-            return self._count(name) > 0
+            return any(of == name for of, _ in self._at_work)
 
-    def _hanging(self, name: str, works: Mapping[K, object]) -> dict[K, LogStoreError]:
+    def _hanging(self, name: str, works: Mapping[K, object], hang_s: float) -> dict[K, LogStoreError]:
         now_s = self._clock.monotonic_s()
         with self._changed:
-            begins = {number: one.begin_s for (of, number), one in self._at_work.items() if of == name}
+            begins = {
+                number: one.begin_s
+                for (of, number), one in self._at_work.items()
+                if of == name and not one.is_done
+            }
         return {
             number: self._hanging_error(round(now_s - begin_s))
             for number, begin_s in begins.items()
-            if number in works and now_s - begin_s >= HANG_S
+            if number in works and now_s - begin_s >= hang_s
         }
 
 

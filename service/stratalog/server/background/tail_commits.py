@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import math
-import posixpath
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -224,7 +223,7 @@ class TailCommits:
                 waited_ms=waited_ms,
                 fsync_unanswered_s=round(unanswered_s),
                 fsync_since_ms=self._clock.now_ms() - round(unanswered_s * 1000),
-                path=posixpath.dirname(partition.log.local_log.directory),
+                path=partition.log.local_log.log_dir,
             )
         return StoreUnavailableError(
             "the append is in the local log, but was not committed in the object store in time; it may be"

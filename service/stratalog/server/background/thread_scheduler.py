@@ -81,12 +81,16 @@ class ThreadScheduler:
         """Failures to hand a task over; failures of tasks do not count."""
         return self._failure_count
 
-    def close(self) -> None:
-        """Cancel waiting tasks, wait for running ones. May be called twice; a task must not call it."""
+    def stop(self) -> None:
+        """Cancel waiting tasks, and begin no others."""
         with self._condition:
             self._is_closed = True
             self._queue.clear()
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """`stop`, and wait for running tasks. May be called twice; a task must not call it."""
+        self.stop()
         self._timekeeper.join()
         self._pool.shutdown(wait=True)
 

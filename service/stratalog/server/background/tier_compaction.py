@@ -5,6 +5,7 @@ alone.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, overload
@@ -19,6 +20,7 @@ from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.plan.due_partitions import CompactionBacklog
 from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
+from stratalog.compaction.plan.run_goal import PlanAgain
 from stratalog.log.log_config import LogConfig
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.pass_rounds import PassRounds, each_shard, unless_fenced
@@ -30,6 +32,9 @@ from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.scratch_space import scratch_error
 
+PERIODICALLY = PlanAgain(work_of_plan=3.0, within_s=300.0)
+"""A periodic compaction leaves the rest to the next pass, a minute later: other shards, and compactions by
+hand, wait for its end."""
 NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compacted"
 REFUSED_CONFIG = "this version refuses its configuration"
 NO_SLICES = "no records in the object store; `stratalog tier upload` uploads them now"
@@ -138,8 +143,12 @@ class TierCompaction:
 
         def compact_in(tier: ShardTier) -> None:
             try:
-                tier.compactor.run_once(
-                    topics or None, left_alone=left_alone, stop=stop, on_progress=shown.show
+                tier.compactor.run(
+                    topics or None,
+                    left_alone=left_alone,
+                    stop=stop,
+                    plan_again=PlanAgain(),
+                    on_progress=shown.show,
                 )
             except OSError as failure:
                 raise scratch_error(failure) from failure
@@ -157,8 +166,9 @@ class TierCompaction:
 
     def compact_pass(self) -> PassOutcome:
         """Compact what is due, periodically, in shards whose compactor does not rest. Where there are jobs it
-        is an operation, which people may cancel. The failures of a shard that rests are those of its last
-        run, because they are not over. Raises StoreError, DataDirectoryError, StoppingError."""
+        is an operation, which people may cancel. The failures of a shard that rests, or is at work still, are
+        those of its last turn, because they are not over. However long a turn takes, it does not hang: each
+        job ends in its time. Raises StoreError, DataDirectoryError, StoppingError."""
         left_alone = self._left_alone(())
 
         def compact_in(tier: ShardTier) -> Sequence[CompactionReport] | None:
@@ -168,14 +178,14 @@ class TierCompaction:
         owned = {tier.shard.metadata.shard: tier for tier in self._tiers if not tier.shard.is_fenced}
         works = {number: unless_fenced(tier, compact_in) for number, tier in owned.items()}
         most = max((tier.compactor.settings.max_shards for tier in self._tiers), default=1)
-        done = self._rounds.run("compaction", works, most)
+        done = self._rounds.run("compaction", works, most, math.inf)
         ended = {number: reports for number, reports in done.results.items() if reports is not None}
         self._failures |= {number: compaction_outcome(one, ()).failures for number, one in ended.items()}
         reports = [report for one in ended.values() for report in one]
         return compaction_outcome(reports, [tier.shard for tier in owned.values()])._replace(
             failures=tuple(text for number in owned for text in self._failures.get(number, ())),
             failed_shards=done.failures,
-            is_postponed=bool(done.results) and not ended and not done.failures,
+            is_postponed=bool(owned) and not ended and not done.failures,
         )
 
     def _run_due(
@@ -185,7 +195,12 @@ class TierCompaction:
         with self._operations.aside(OperationKind.COMPACTION) as operation:
             shown = ShownRuns(_shown_in(operation))
             try:
-                tier.compactor.run_once(left_alone=left_alone, stop=operation.stop, on_progress=shown.show)
+                tier.compactor.run(
+                    left_alone=left_alone,
+                    stop=operation.stop,
+                    plan_again=PERIODICALLY,
+                    on_progress=shown.show,
+                )
             except OSError as failure:
                 raise scratch_error(failure) from failure
         return shown.reports

@@ -1,8 +1,8 @@
 """Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
 
 Each pass looks at the current state and does what is due, and remembers nothing: the next pass makes up for a
-failed one. `PassRegistry` logs and keeps the outcomes. `PassRounds` keeps the shards of a pass apart; a
-shard that another server has taken over is left out.
+failed one. `PassRegistry` logs and keeps the outcomes. `PassRounds` keeps the shards of a pass apart, and
+`DiskCalls` the log directories; a shard that another server has taken over is left out.
 
 Deletion always goes in this order: the log start is committed, then local segments are deleted, then, after
 the grace, objects.
@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
+from stratalog.base.disk_calls import DiskCalls
 from stratalog.base.errors import (
     InvalidRequestError,
     LogStoreError,
@@ -24,6 +25,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
@@ -55,8 +57,13 @@ R = TypeVar("R")
 
 PASS_S = 60.0
 """Time after which a pass of uploads ends, even if more is due."""
+LOG_WORK_S = 5.0
+"""Time after which a pass leaves the other logs of a slow directory to the next one."""
 UPLOAD_TRY_COUNT = 3
 """Tries of an upload that a caller waits for, while the metadata moves under each of them."""
+COLLECTION_HANG_S = 1800.0
+"""A collector deletes dropped files for four minutes (`CollectorSettings.max_pass_ms`), and has other work,
+too."""
 
 
 class _Pass(NamedTuple):
@@ -79,6 +86,15 @@ class _Pass(NamedTuple):
         )
 
 
+class TierWaits(NamedTuple):
+    """The parts that wait for what may hang, so that the rest goes on. Thread-safe."""
+
+    rounds: PassRounds[int]
+    """Keeps the shards of a pass apart."""
+    disk_calls: DiskCalls
+    """Waits for the disks of log directories."""
+
+
 class TierManager:
     """The background work on the tiered partitions of one server. Thread-safe: the components are, and two
     looks at the heads at once wake readers twice. Every method may take the network for long.
@@ -91,7 +107,7 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
-        rounds: PassRounds[int],
+        waits: TierWaits,
         foreign: Sequence[ForeignShard] = (),
     ) -> None:
         """`foreign`: the shards of other servers, whose owners it follows."""
@@ -100,9 +116,10 @@ class TierManager:
         self._tiers = tuple(tiers)
         self._registry = registry
         self._topics = topics
-        self._rounds = rounds
+        self._rounds = waits.rounds
+        self._disk_calls = waits.disk_calls
         self._foreign = tuple(foreign)
-        self.drops = TierDrops(registry, topics, self._tiers, rounds)
+        self.drops = TierDrops(registry, topics, self._tiers, waits.rounds)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
         """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
         by its own look alone: a reader that misses an object reads the head, too."""
@@ -140,9 +157,8 @@ class TierManager:
         for shard in {one.shard for topic in named for one in topic.partitions}:
             _collect(failures, shard.leader_epoch)
         uploading = [one for one in partitions if may_upload(one)]
-        for partition in uploading:
-            tracker.check()
-            _collect(failures, partition.log.roll)
+        tracker.check()
+        self._each_log(uploading, UnifiedLog.roll, failures, tracker)
         last = self._upload(uploading, tracker)
         uploaded = last.uploaded
         refused_count = 0
@@ -152,17 +168,27 @@ class TierManager:
             last = self._upload(uploading, tracker)
             uploaded = uploaded.plus(last.uploaded)
         failures += [*last.failures, *map(refused_error, last.refused)]
-        deleted_count = 0
-        if delete_local:
-            for partition in partitions:
-                tracker.check()
-                delete = partial(partition.log.retention.delete_local_segments, ignore_retention=True)
-                deleted_count += _collect(failures, delete) or 0
-                tracker.note_deleted(deleted_count)
+        deleted_count = self._delete_local(partitions, failures, tracker) if delete_local else 0
         uploaded = uploaded._replace(local_segments_deleted=deleted_count)
         if failures:
             raise _with_what_was_uploaded(failures[0], uploaded)
         return uploaded
+
+    def _delete_local(
+        self, partitions: Collection[HostedPartition], failures: list[LogStoreError], tracker: UploadTracker
+    ) -> int:
+        """Delete the local segments that the store has, and return their number. Notes the failures. Raises
+        StoppingError."""
+        counts: list[int] = []
+
+        def delete(log: UnifiedLog) -> None:
+            counts.append(log.retention.delete_local_segments(ignore_retention=True))
+
+        try:
+            self._each_log(partitions, delete, failures, tracker)
+        finally:
+            tracker.note_deleted(sum(counts))
+        return sum(counts)
 
     def upload_pass(self) -> PassOutcome:
         """Upload what is due, periodically: roll the active segments whose records have waited long enough,
@@ -198,7 +224,7 @@ class TierManager:
                 for one in self._tiered_partitions((), tier)
                 if may_upload(one) and not _is_with_tails(one)
             ]
-            failures = self._roll_tails(partitions)
+            failures = self._roll_tails(tier, partitions)
             done = self._upload_of(tier, partitions, UploadTracker(None, []), is_urgent=False)
             # Of failures that last the newest are enough.
             whole = _Pass(
@@ -207,7 +233,7 @@ class TierManager:
             if not done.has_more or self._clock.monotonic_s() >= end_s:
                 return whole
 
-    def _roll_tails(self, partitions: Iterable[HostedPartition]) -> list[LogStoreError]:
+    def _roll_tails(self, tier: ShardTier, partitions: Iterable[HostedPartition]) -> list[LogStoreError]:
         """Roll the active segments whose records have waited for their upload long enough; returns the
         failures."""
         partition_of = {one.topic_id_partition: one for one in partitions}
@@ -217,8 +243,8 @@ class TierManager:
             if (since_ms := one.log.reader.tail_since_ms) is not None
         ]
         failures: list[LogStoreError] = []
-        for tip in tails_to_roll(tails, self._clock.now_ms()):
-            _collect(failures, partition_of[tip].log.roll)
+        due = [partition_of[tip] for tip in tails_to_roll(tails, self._clock.now_ms())]
+        self._each_log(due, UnifiedLog.roll, failures)
         return failures
 
     def remote_retention_pass(self) -> PassOutcome:
@@ -295,7 +321,8 @@ class TierManager:
     def collect_pass(self) -> PassOutcome:
         """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError,
         StoppingError."""
-        done = self._rounds.run("collector", self._works(lambda tier: tier.collector.run()))
+        works = self._works(lambda tier: tier.collector.run())
+        done = self._rounds.run("collector", works, hang_s=COLLECTION_HANG_S)
         whole = CollectReport()
         for report in done.results.values():
             whole = whole if report is None else whole.plus(report)
@@ -387,12 +414,11 @@ class TierManager:
         *,
         is_urgent: bool,
     ) -> _Pass:
-        """Fsync rolled segments of a shard and upload them; returns the failures of single partitions."""
+        """Fsync rolled segments of a shard and upload them; returns the failures of single partitions. Those
+        in a log directory that hangs are left out."""
         failures: list[LogStoreError] = []
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
-        partitions = [
-            one for one in partitions if _collect(failures, one.log.flusher.flush_rolled) is not None
-        ]
+        partitions = self._each_log(partitions, _flush_rolled, failures, tracker if is_urgent else None)
         # Their uploads are paused or switched off, but their disks may have lost records all the same.
         chosen = {one.topic_partition for one in partitions}
         idle = [one.log for one in self._tiered_partitions((), tier) if one.topic_partition not in chosen]
@@ -411,6 +437,86 @@ class TierManager:
         failures += [failed.error for failed in report.failed]
         uploaded = Uploaded(report.object_count, report.slice_count, report.data_bytes)
         return _Pass(uploaded, failures, list(report.refused), report.has_more)
+
+    def _each_log(
+        self,
+        partitions: Collection[HostedPartition],
+        work: Callable[[UnifiedLog], object],
+        failures: list[LogStoreError],
+        owed_to: UploadTracker | None = None,
+    ) -> list[HostedPartition]:
+        """Do some work on each log, in each log directory by itself; returns the partitions where that went
+        well, none of a directory that does not answer. For a caller it goes on as long as a directory gets
+        on, until its operation is stopped; a pass leaves what takes longer to the next one, because other
+        directories wait for it. Notes the failures. Raises StoppingError."""
+        if owed_to is None:
+            is_over = partial(_is_over, self._clock, self._clock.monotonic_s() + LOG_WORK_S)
+        else:
+            is_over = partial(_is_stopped, owed_to.stop)
+        works: dict[str, _LogWork] = {}
+        for one in partitions:
+            works.setdefault(one.log_dir, _LogWork(work, is_over)).partitions.append(one)
+        answers = self._disk_calls.run_each(
+            {path: one.run for path, one in works.items()}, lambda path: works[path].done_count
+        )
+        for path, silence in answers.silences.items():
+            works[path].is_left = True
+            failures.append(silence)
+        if owed_to is not None:
+            owed_to.check()
+        answered = [works[path] for path in answers.results]
+        failures += [error for one in answered for error in one.failures]
+        well = {topic_partition for one in answered for topic_partition in one.well}
+        return [one for one in partitions if one.topic_partition in well]
+
+
+class _LogWork:
+    """Some work on the logs of a log directory. One thread runs it; others may look at what it has done, and
+    end it before its next log."""
+
+    def __init__(self, work: Callable[[UnifiedLog], object], is_over: Callable[[], bool]) -> None:
+        """Ends early once `is_over`."""
+        self.partitions: list[HostedPartition] = []
+        self.well: list[TopicPartition] = []
+        """Where it went well."""
+        self.failures: list[LogStoreError] = []
+        self.is_left = False
+        """Nothing waits for it any more."""
+        self._work = work
+        self._is_over = is_over
+
+    @property
+    def done_count(self) -> int:
+        """The logs that are done."""
+        return len(self.well) + len(self.failures)
+
+    def run(self) -> None:
+        """Do the work. Failures of logs are noted."""
+        for one in self.partitions:
+            if self.is_left or self._is_over():
+                break
+            if _collect(self.failures, partial(_done, self._work, one.log)):
+                self.well.append(one.topic_partition)
+
+
+def _is_over(clock: Clock, end_s: float) -> bool:
+    return clock.monotonic_s() >= end_s
+
+
+def _is_stopped(stop: StopSignal | None) -> bool:
+    return stop is not None and stop.is_set
+
+
+def _done(work: Callable[[UnifiedLog], object], log: UnifiedLog) -> bool:
+    work(log)
+    return True
+
+
+def _flush_rolled(log: UnifiedLog) -> None:
+    log.flusher.flush_rolled()
+    # An append that hangs has it, and the upload would wait for it.
+    with log.lock:
+        pass
 
 
 def _is_with_tails(partition: HostedPartition) -> bool:

@@ -126,13 +126,17 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
 
 def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[HostedShard]) -> PassOutcome:
     """The outcome of a compaction. A job that was given up because the metadata had moved is refused,
-    any other one failed. A partition that a commit left out counts by its own reason. While a clock is wrong,
-    the tombstones of its shard count as one refusal."""
+    any other one failed, unless the same run has planned smaller jobs in its place. A partition that a commit
+    left out counts by its own reason. While a clock is wrong, the tombstones of its shard count as one
+    refusal."""
     committed = [report for report in reports if report.refused is None]
     failed = [
         report
         for report in reports
-        if report.refused is not None and report.refused not in _JOB_REASONS and report.inputs
+        if report.refused is not None
+        and report.refused not in _JOB_REASONS
+        and report.inputs
+        and not report.is_planned_again
     ]
     refusals = Counter(_JOB_REASONS[report.refused] for report in reports if report.refused in _JOB_REASONS)
     refusals["left-alone"] = sum(

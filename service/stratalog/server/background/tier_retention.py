@@ -6,17 +6,19 @@ topics, and those of `LogRetention` for local segments.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
+from stratalog.base.disk_calls import DiskCalls, Result, WorkSteps
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.retention.remote_retention import ExplainedPartition
+from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_manager import TierManager
@@ -46,10 +48,14 @@ class TierRetention:
     """Applies and explains retention. Thread-safe: its parts are. Every method may take the network for
     long."""
 
-    def __init__(self, registry: PartitionRegistry, tiers: TierManager, local: LocalRetention) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, tiers: TierManager, local: LocalRetention, disk_calls: DiskCalls
+    ) -> None:
+        """`disk_calls` does the work on local logs: a partition whose disk does not answer fails alone."""
         self._registry = registry
         self._tiers = tiers
         self._local = local
+        self._disk_calls = disk_calls
 
     def run(self, topics: Collection[str], operation: Operation) -> PassOutcome:
         """Delete what the retention of the named topics (all if none is named) does not keep: first the log
@@ -58,33 +64,33 @@ class TierRetention:
         UnknownTopicOrPartitionError, NotOwnerError, StoreError; StoppingError between two partitions.
         """
         chosen = self._chosen(topics)
-        failed = [
-            FailedPartition.offline(one.topic_partition, one.path, one.reason)
+        # The first reason of each: what follows from it says no more.
+        failed = {
+            one.topic_partition: FailedPartition.offline(one.topic_partition, one.path, one.reason)
             for topic in chosen
             for one in topic.unserved_partitions
-        ]
+        }
         partitions = [one for topic in chosen for one in topic.partitions if one.offline() is None]
         before: dict[TopicPartition, _Before] = {}
+        reports: list[RetentionReport] = []
         try:
             for partition in partitions:
                 with _noting(failed, partition):
-                    before[partition.topic_partition] = _before(partition)
+                    before[partition.topic_partition] = self._before(partition)
             operation.report(OperationProgress("moves log starts", 0, len(partitions)))
-            reports = self._tiers.retain(topics, operation.stop)
-            failed += [
-                FailedPartition(one.topic_partition, str(one.error))
-                for report in reports
-                for one in report.failed
-            ]
+            reports += self._tiers.retain(topics, operation.stop)
+            for one in (one for report in reports for one in report.failed):
+                failed.setdefault(one.topic_partition, FailedPartition(one.topic_partition, str(one.error)))
             confirmed = self._local.confirm(partitions)
             for number, partition in enumerate(partitions):
                 operation.stop.check()
                 if not partition.is_tiered and partition.topic_id_partition.topic_id not in confirmed:
-                    failed.append(FailedPartition(partition.topic_partition, UNCONFIRMED))
+                    name = partition.topic_partition
+                    failed.setdefault(name, FailedPartition(name, UNCONFIRMED))
                     continue
                 with _noting(failed, partition):
                     partition.shard.leader_epoch()
-                    self._local.retain(partition)
+                    self._in_log(partition, partial(self._local.retain, partition))
                 operation.report(OperationProgress("deletes segments", number + 1, len(partitions)))
         finally:
             retained = [
@@ -93,7 +99,12 @@ class TierRetention:
                 if one.topic_partition in before
             ]
             operation.set_result(
-                RetentionResult(tuple(one for one in retained if _is_shorter(one)), tuple(failed))
+                RetentionResult(
+                    partitions=tuple(one for one in retained if _is_shorter(one)),
+                    failed=tuple(failed.values()),
+                    clock_refused_count=sum(report.clock_refused_count for report in reports),
+                    clock_skew_ms=max((report.clock_skew_ms for report in reports), key=abs, default=0),
+                )
             )
         return retention_outcome(reports)
 
@@ -120,25 +131,46 @@ class TierRetention:
             elif partition.is_tiered:
                 yield name, tiered.get(name, UNCONFIRMED)
             else:
-                yield name, _explained_local(partition)
+                yield name, self._explained_local(partition)
+
+    def _in_log(self, partition: HostedPartition, work: Callable[[], Result]) -> Result:
+        """The result of work of the log's retention. Also raises DataDirectoryError if the disk does not
+        answer, or an fsync of the log takes long."""
+        log = partition.log
+        return self._disk_calls.run(
+            partition.log_dir, work, lambda: log.retention.look_count, lock=log.flush_lock
+        )
+
+    def _before(self, partition: HostedPartition) -> _Before:
+        steps, reader = WorkSteps(), partition.log.reader
+        look = partial(reader.segments, on_segment=steps.note)
+        segments = self._disk_calls.run(partition.log_dir, look, lambda: steps.count)
+        state = partition.tier_state()
+        return _Before(partition.log_start_offset, () if state is None else state.slices, segments)
+
+    def _explained_local(self, partition: HostedPartition) -> ExplainedPartition | LogStoreError:
+        try:
+            outlook = self._in_log(partition, partition.log.retention.explain)
+        except LogStoreError as error:
+            return error
+        start_offset = partition.log_start_offset
+        new_offset = start_offset
+        if outlook.expired:
+            new_offset = outlook.expired[-1].end_offset if outlook.next is None else outlook.next.base_offset
+        return ExplainedPartition(start_offset, max(start_offset, new_offset), RetentionOutlook(), outlook)
 
     def _chosen(self, topics: Collection[str]) -> Sequence[HostedTopic]:
         return [self._registry.topic(name) for name in topics] or self._registry.topics()
 
 
 @contextmanager
-def _noting(failed: list[FailedPartition], partition: HostedPartition) -> Generator[None]:
-    """Note a failure of the block for the partition, and go on."""
+def _noting(failed: dict[TopicPartition, FailedPartition], partition: HostedPartition) -> Generator[None]:
+    """Note a failure of the block for the partition, unless it has one, and go on."""
     try:
         yield
     except (LogStoreError, OSError) as error:
-        failed.append(FailedPartition(partition.topic_partition, str(error)))
-
-
-def _before(partition: HostedPartition) -> _Before:
-    segments = partition.log.reader.segments()
-    state = partition.tier_state()
-    return _Before(partition.log_start_offset, () if state is None else state.slices, segments)
+        name = partition.topic_partition
+        failed.setdefault(name, FailedPartition(name, str(error)))
 
 
 def _retained(partition: HostedPartition, before: _Before) -> RetainedPartition:
@@ -160,15 +192,3 @@ def _retained(partition: HostedPartition, before: _Before) -> RetainedPartition:
 def _is_shorter(one: RetainedPartition) -> bool:
     is_moved = one.new_log_start_offset > one.old_log_start_offset
     return is_moved or one.dropped_slice_count > 0 or one.deleted_segment_count > 0
-
-
-def _explained_local(partition: HostedPartition) -> ExplainedPartition | LogStoreError:
-    try:
-        outlook = partition.log.retention.explain()
-    except LogStoreError as error:
-        return error
-    start_offset = partition.log_start_offset
-    new_offset = start_offset
-    if outlook.expired:
-        new_offset = outlook.expired[-1].end_offset if outlook.next is None else outlook.next.base_offset
-    return ExplainedPartition(start_offset, max(start_offset, new_offset), RetentionOutlook(), outlook)

@@ -26,6 +26,7 @@ from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 
 MAX_PAGE_COUNT = 512
 """Pages that one turn fetches for the cache on disk, of each log: a stop of the server waits for a turn."""
@@ -48,7 +49,7 @@ class TierUpkeep:
     network for long."""
 
     tiers: tuple[ShardTier, ...]
-    foreign: tuple[ForeignShard, ...]
+    shards: ShardSet
     catalog: Catalog
     registry: PartitionRegistry
     verifications: VerificationLog
@@ -60,12 +61,13 @@ class TierUpkeep:
         """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not
         `reads_data`. Raises UnknownTopicOrPartitionError, NotOwnerError, StoppingError; StoreError after it
         has checked the other shards, whose result the operation has."""
-        topic_ids = {self.registry.topic(name).topic_id for name in topics} if topics else None
+        named = [self.registry.topic(name) for name in topics]
+        topic_ids = {topic.topic_id for topic in named} if named else None
         done = VerificationReport()
 
         def report(of_shard: VerificationReport) -> None:
             whole = done.plus(of_shard)
-            operation.set_result(VerificationResult(whole))
+            operation.set_result(VerificationResult(whole, reads_data))
             operation.report(
                 OperationProgress(
                     phase="reads slices",
@@ -80,7 +82,7 @@ class TierUpkeep:
             nonlocal done
             found = tier.verification.run(topic_ids, operation.stop, report, reads_data=reads_data)
             done = done.plus(found)
-            operation.set_result(VerificationResult(done))
+            operation.set_result(VerificationResult(done, reads_data))
 
         each_shard(self._owned(), verify)
         self.verifications.ended(done, reads_data=reads_data)
@@ -122,8 +124,7 @@ class TierUpkeep:
         """
         heads: list[FinalizedHead] = []
         heads += (_finalize(tier.shard.metadata, is_dry_run=is_dry_run) for tier in self._owned())
-        heads += map(_left_alone, self.foreign)
-        heads += (_left_alone(tier.shard) for tier in self.tiers if tier.shard.is_fenced)
+        heads += map(_left_alone, self.shards.of_others)
         heads.sort(key=lambda head: head.shard or 0)
         behind = [str(head.shard) for head in heads if head.reason]
         if not behind:

@@ -10,8 +10,7 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 
 def may_upload(partition: HostedPartition) -> bool:
     """Whether uploads of the topic are neither switched off nor paused."""
-    config = partition.log.local_log.config
-    return config.is_copied and not config.remote_copy_pause
+    return partition.log.local_log.config.is_uploading
 
 
 def candidate_of(catalog: Catalog, partition: HostedPartition, *, is_tail: bool = False) -> UploadCandidate:

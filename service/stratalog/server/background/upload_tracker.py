@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stratalog.base.errors import DataDirectoryError
 from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded, UploadResult
@@ -64,17 +63,14 @@ class UploadTracker:
 
 
 def pending_upload_bytes(partition: HostedPartition) -> int:
-    """Bytes of rolled segments that are not in the object store; 0 if the partition's disk has failed."""
+    """Bytes of rolled segments that are not in the object store, by what is in memory; 0 if the partition's
+    disk has failed."""
     if not partition.is_tiered or partition.offline() is not None:
         return 0
-    try:
-        segments = partition.log.reader.segments()
-    except DataDirectoryError:
-        if partition.offline() is None:
-            raise
-        return 0
+    tiered_end_offset, held = partition.tiered_end_offset, partition.log.local_log.segments
+    # A policy may have dropped segments that are behind the tiered end.
     return sum(
         segment.size_bytes
-        for segment in segments
-        if not segment.is_active and segment.end_offset > partition.tiered_end_offset
+        for segment in held.since(max(tiered_end_offset, held.start_offset))
+        if not segment.is_active and segment.end_offset > tiered_end_offset
     )

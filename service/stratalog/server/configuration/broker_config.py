@@ -93,6 +93,8 @@ class BrokerConfig:
     commit_timeout_ms: int = 30_000
     """An append at `object` fails that is not committed after this long."""
 
+    max_fetched_bytes_per_s: int = LONG_MAX
+    """Bound for the tiered data that all readers together get."""
     read_ahead_bytes: int = 32 * MIB
     """How far the server reads ahead of a sequential reader of tiered data at most; 0: not at all."""
     read_cache_bytes: int = 192 * MIB
@@ -319,6 +321,11 @@ def _remote_keys() -> list[BrokerKey]:
         _own(
             number_key("remote.log.manager.copy.max.bytes.per.second", 1),
             "max_copied_bytes_per_s",
+            any_time,
+        ),
+        _own(
+            number_key("remote.log.manager.fetch.max.bytes.per.second", 1),
+            "max_fetched_bytes_per_s",
             any_time,
         ),
     ]

@@ -118,6 +118,7 @@ class RuntimeConfig:
             for name in names - self._catalog.state().server_config.keys():
                 broker_key(name)
             if names == {CORDONED}:
+                self._follow_local()
                 self._alter_local(changes, validate_only=validate_only)
             elif CORDONED not in names:
                 self._alter_shared(changes, validate_only=validate_only)
@@ -132,6 +133,7 @@ class RuntimeConfig:
         """Replace the cordoned log directories by `change` of the current ones, whose exceptions pass
         through. Raises what `alter` does."""
         with self._lock:
+            self._follow_local()
             wanted = ",".join(change(self.current.cordoned_log_dirs))
             self._alter_local((ConfigChange(CORDONED, wanted),), validate_only=False)
 
@@ -189,6 +191,11 @@ class RuntimeConfig:
         finally:
             # A failure leaves what was written before it.
             self._enforce(self._resolve(shared, self._read_local()), changes if is_written else ())
+
+    def _follow_local(self) -> None:
+        """Go by the manifests: a cordon that a disk did not answer in time may be in one since."""
+        if self._read_local() != self._in_force.local:
+            self._enforce(self._resolve(self._in_force.shared, self._read_local()))
 
     def _read_local(self) -> dict[str, str]:
         cordoned = self._logs.directories.altered_cordons()

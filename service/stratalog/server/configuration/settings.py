@@ -398,7 +398,7 @@ def _require_tls_files(settings: ServerSettings) -> None:
 def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
     """Raise InvalidConfigError if strangers could come in at the address."""
     host, _ = listen_address(address, name)
-    if settings.insecure or _is_loopback(host):
+    if settings.insecure or is_loopback(host):
         return
     missing = [
         option
@@ -418,7 +418,7 @@ def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only processes of this machine reach the host."""
     try:
         return ip_address(host.strip("[]")).is_loopback

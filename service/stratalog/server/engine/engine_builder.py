@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import logging
 import os
-import posixpath
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
@@ -56,7 +55,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
-from stratalog.server.background.disk_pressure import DiskPressure
+from stratalog.server.background.disk_pressure import DiskPressure, YieldCache
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
@@ -72,7 +71,7 @@ from stratalog.server.background.tail_commits import (
     commit_backlog,
 )
 from stratalog.server.background.tier_compaction import TierCompaction
-from stratalog.server.background.tier_manager import TierManager
+from stratalog.server.background.tier_manager import TierManager, TierWaits
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.configuration.broker_config import BrokerConfig
@@ -99,6 +98,7 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.partitions.store_contact import ContactFaults
 from stratalog.server.topics.partition_fencing import PartitionFencing
@@ -108,6 +108,10 @@ from stratalog.server.topics.topic_manager import TopicManager
 from stratalog.server.worker_pools import begin, flush_threads, run_together
 
 logger = logging.getLogger(__name__)
+
+
+START_PATIENCE_S = 30.0
+"""How long a start waits for a log directory whose disk does nothing."""
 
 
 class StorageEngineBuilder:
@@ -124,8 +128,9 @@ class StorageEngineBuilder:
     ) -> None:
         """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
         readers of tiered data, which do everything by themselves without. `run_request` runs a request for
-        metadata, which may hang for ever; here it would have no deadline. `execution_elsewhere` executes jobs
-        of compaction in other processes, which have the same store and disk."""
+        metadata, or work on a log directory, which may hang for ever; here it would have no deadline.
+        `execution_elsewhere` executes jobs of compaction in other processes, which have the same store and
+        disk."""
         self._seams = seams
         self._execution_elsewhere = execution_elsewhere
         self._run_request = run_request
@@ -179,8 +184,9 @@ class StorageEngineBuilder:
             logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
-            self._disk_cache.open()
-            self._page_disk.open()
+            if self._data_dir in online_directories(logs):
+                self._disk_cache.open()
+                self._page_disk.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 engine = self._open_store(logs, host, opening, on_fenced)
             engine.topics.manager.open_all()
@@ -211,7 +217,9 @@ class StorageEngineBuilder:
         static, limit = self._settings.config, self._settings.max_request_bytes
         runtime = RuntimeConfig(catalog, logs, static, limit)
         logs.directories.bind_store(str(identity.store_id))
-        opened = OpenedStore(logs, identity, catalog, runtime)
+        disk_calls = PatientDiskCalls(self._clock, self._run_request, len(logs.data_dirs))
+        logs.directories.disk_calls = disk_calls
+        opened = OpenedStore(logs, identity, catalog, runtime, disk_calls)
         building = TierBuilder(
             self._seams,
             self._settings,
@@ -254,6 +262,9 @@ class StorageEngineBuilder:
             ids=self._ids,
             settings=settings,
             on_all_failed=on_all_failed,
+            disk_calls=PatientDiskCalls(
+                self._clock, self._run_request, len(settings.data_dirs), START_PATIENCE_S
+            ),
         )
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
@@ -342,10 +353,9 @@ class StorageEngineBuilder:
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
-        logs, identity, catalog, runtime = opened
+        logs, _, catalog, runtime, _ = opened
         shards = ShardSet([tier.shard for tier in tiers], foreign)
-        space = FreeSpace(logs.filesystem, lambda: online_directories(logs), runtime.current)
-        space.look()
+        space = _free_space(opened)
         opener = PartitionOpener(
             self._clock,
             shards,
@@ -377,7 +387,7 @@ class StorageEngineBuilder:
             runtime.add(reconfigurable)
         workers, rounds = cleaning.workers, self._local_rounds
         local_retention = LocalRetention(self._registry, logs, workers, confirmed, tiers, rounds)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, self._rounds, foreign)
+        manager = self._manager(opened, tiers, topics, foreign)
         self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
             local=LocalLogs(
@@ -386,35 +396,49 @@ class StorageEngineBuilder:
                 cleaning=cleaning,
                 retention=local_retention,
                 rounds=rounds,
-                pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
+                pressure=self._pressure(opened, space, tiers),
+                disk_calls=opened.disk_calls,
             ),
-            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention, operations),
+            tier=self._object_tier(opened, shards, tiers, manager, local_retention, operations),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=self._passes,
         )
 
+    def _pressure(self, opened: OpenedStore, space: FreeSpace, tiers: Sequence[ShardTier]) -> DiskPressure:
+        cache = YieldCache(self._data_dir, self._yield_cache)
+        return DiskPressure(self._registry, space, opened.logs.removals, tiers, cache, opened.disk_calls)
+
+    def _manager(
+        self,
+        opened: OpenedStore,
+        tiers: Sequence[ShardTier],
+        topics: TopicManager,
+        foreign: Sequence[ForeignShard],
+    ) -> TierManager:
+        waits = TierWaits(self._rounds, opened.disk_calls)
+        return TierManager(self._clock, opened.catalog, tiers, self._registry, topics, waits, foreign)
+
     def _object_tier(
         self,
-        identity: StoreIdentity,
+        opened: OpenedStore,
         shards: ShardSet,
         tiers: Sequence[ShardTier],
-        catalog: Catalog,
         manager: TierManager,
         local_retention: LocalRetention,
         operations: OperationRegistry,
     ) -> ObjectTier:
         return ObjectTier(
             store=self._store,
-            identity=identity,
+            identity=opened.identity,
             shards=shards,
             manager=manager,
             compaction=TierCompaction(tiers, self._registry, self._rounds, operations),
-            retention=TierRetention(self._registry, manager, local_retention),
+            retention=TierRetention(self._registry, manager, local_retention, opened.disk_calls),
             upkeep=TierUpkeep(
                 tiers=tuple(tiers),
-                foreign=shards.foreign,
-                catalog=catalog,
+                shards=shards,
+                catalog=opened.catalog,
                 registry=self._registry,
                 verifications=VerificationLog(self._clock),
                 reads=self._reads,
@@ -429,14 +453,12 @@ class StorageEngineBuilder:
             logger.warning("store `%s`: %s", self._store.url, remark)
         return remarks
 
-    def _yield_cache(self, shortages: Mapping[str, int]) -> Mapping[str, int]:
-        """Let the caches on disk give back what their directory is short of, that of data first; returns the
-        bytes by directory."""
-        wanted_bytes, least_bytes = shortages.get(self._data_dir, 0), int(self._data_dir in shortages)
-        freed_bytes = 0
+    def _yield_cache(self, wanted_bytes: int) -> int:
+        """Let the caches on disk give so many bytes back, that of data first; returns how many they had."""
+        freed_bytes, least_bytes = 0, min(wanted_bytes, 1)
         for cache in (self._disk_cache, self._page_disk):
             freed_bytes += cache.yield_space(max(wanted_bytes - freed_bytes, least_bytes))
-        return {self._data_dir: freed_bytes} if freed_bytes else {}
+        return freed_bytes
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
@@ -498,8 +520,18 @@ def _run_on_disk(
 ) -> None:
     """Run a task on a thread of the partition's log directory, so that no disk waits for another. Raises
     StoppingError."""
-    directory = posixpath.dirname(partition.log.local_log.directory)
+    directory = partition.log.local_log.log_dir
     begin(flush_threads(opening, directory), task)
+
+
+def _free_space(opened: OpenedStore) -> FreeSpace:
+    """The free space of the log directories, with a first look at it."""
+    logs = opened.logs
+    space = FreeSpace(
+        logs.filesystem, lambda: online_directories(logs), opened.runtime.current, opened.disk_calls
+    )
+    space.look()
+    return space
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -6,15 +6,16 @@ as its last step, the marker of a clean shutdown.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.base.clock import Clock
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
-from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager import LogManager, Threads
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.store_identity import StoreIdentity
@@ -32,6 +33,7 @@ from stratalog.server.copy_lag import CopyLag
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
@@ -64,6 +66,7 @@ class LocalLogs:
     rounds: PassRounds[str]
     """Keeps the log directories of a pass apart."""
     pressure: DiskPressure
+    disk_calls: PatientDiskCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +120,16 @@ class StorageEngine:
         self.local.cleaning.workers.stop()
         self.local.logs.moves.close()
 
-    def close(self, executor: Executor | None = None) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
-        in parallel on the threads of `executor`.
-        """
+    def close(
+        self,
+        threads: Callable[[str], Threads] | None = None,
+        disk_calls: DiskCalls = DIRECT_DISK_CALLS,
+        *,
+        are_tasks_left: bool = False,
+    ) -> None:
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store: see
+        `LogManager.close`."""
         try:
-            self.local.logs.close(executor)
+            self.local.logs.close(threads, disk_calls, are_tasks_left=are_tasks_left)
         finally:
             self.tier.store.close()

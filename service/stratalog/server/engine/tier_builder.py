@@ -59,6 +59,8 @@ from stratalog.server.engine.component_settings import (
 )
 from stratalog.server.engine.storage_engine import EngineSeams
 from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
+from stratalog.server.partitions.scratch_filesystem import ScratchFileSystem
 from stratalog.server.partitions.scratch_space import ScratchSpace
 
 
@@ -69,6 +71,8 @@ class OpenedStore(NamedTuple):
     identity: StoreIdentity
     catalog: Catalog
     runtime: RuntimeConfig
+    disk_calls: PatientDiskCalls
+    """Waits for the disks of the log directories."""
 
 
 class TierBuilder:
@@ -99,7 +103,9 @@ class TierBuilder:
         self._run_verifications = run_verifications
         self._memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
         self._tail_memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
-        self._disk = ScratchDisk(opened.logs.filesystem)
+        logs = opened.logs
+        self._scratch_files = ScratchFileSystem(logs.filesystem, logs.data_dirs, opened.disk_calls)
+        self._disk = ScratchDisk(self._scratch_files)
         self._budget = UploadBudget(seams.clock)
         self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
@@ -108,10 +114,10 @@ class TierBuilder:
     ) -> ShardTier:
         """The components that work on the objects of the shard, one of so many. `execution_elsewhere`
         executes its jobs of compaction, which the threads that ask for them do without."""
-        logs, identity, catalog, runtime = self._opened
+        logs, identity, catalog, runtime, _ = self._opened
         reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
-        scratch = ScratchSpace(logs.filesystem, lambda: online_directories(logs))
+        scratch = ScratchSpace(self._scratch_files, lambda: online_directories(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
 
@@ -120,7 +126,7 @@ class TierBuilder:
             return dataclasses.replace(settings, shard_count=shard_count)
 
         compactor = Compactor(
-            filesystem=logs.filesystem,
+            filesystem=self._scratch_files,
             clock=self._clock,
             ids=self._ids,
             shard=CompactedShard(store, identity.store_id, shard.metadata, catalog),
@@ -138,7 +144,9 @@ class TierBuilder:
             shard=shard,
             uploads=self._uploads(shard),
             retention=RemoteRetention(
-                shard.metadata, partial(read_slice_index, store, shard.metadata.layout)
+                shard.metadata,
+                partial(read_slice_index, store, shard.metadata.layout),
+                self._opened.disk_calls,
             ),
             # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
@@ -155,7 +163,7 @@ class TierBuilder:
     def _uploads(self, shard: HostedShard) -> ShardUploads:
         logs, catalog, runtime = self._opened.logs, self._opened.catalog, self._opened.runtime
         number = f"{shard.metadata.layout.shard:04d}"
-        scratch = ScratchSpace(logs.filesystem, lambda: online_directories(logs))
+        scratch = ScratchSpace(self._scratch_files, lambda: online_directories(logs))
         # A server that stops still commits what callers wait for.
         stop_of_tails = StopSignal()
         turns = UploadTurns(self._clock)
@@ -174,9 +182,10 @@ class TierBuilder:
                     turns,
                     self._tail_budget if is_of_tails else self._budget,
                     has_precedence=is_of_tails,
+                    disk=self._opened.disk_calls,
                 ),
                 builder=ObjectBuilder(
-                    logs.filesystem,
+                    self._scratch_files,
                     shard.metadata,
                     ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
                     spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),

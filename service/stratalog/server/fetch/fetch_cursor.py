@@ -139,6 +139,10 @@ class Found(NamedTuple):
     """Nothing was read, because the data are not where the read may look."""
     error: LogStoreError | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.data is None else self.data.size_bytes
+
 
 class FetchCursor:
     """One partition of a fetch. Not thread-safe: one read at a time; between reads, and beside `look`, it
@@ -286,6 +290,32 @@ class FetchCursor:
         self.is_full = self.is_full or data.lacks_room
         self.tiered_epoch = found.tiered_epoch
         return size_bytes
+
+    def branch(self) -> FetchCursor:
+        """A cursor without data that goes on from here, for a thread; `absorb` takes what it has read."""
+        room_bytes = self.max_bytes - self.size_bytes
+        branch = FetchCursor(
+            self.topic_partition, self._readable(), self.position, room_bytes, self.isolation
+        )
+        branch.end_offset = self.end_offset
+        return branch
+
+    def absorb(self, branch: FetchCursor) -> None:
+        """Go on where the branch has come to. The cursor has not moved since it was made."""
+        if branch.position > self.position:
+            self.tiered_epoch = branch.tiered_epoch
+        data = branch.take()
+        self.chunks += data.chunks
+        self.size_bytes += data.size_bytes
+        self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
+        self.position = branch.position
+        self.is_full = self.is_full or branch.is_full
+        if branch.error is not None:
+            self.refuse(branch.error)
+
+    def _readable(self) -> ReadablePartition:
+        assert self.partition is not None, "it has something to read"
+        return self.partition
 
     def refuse(self, error: LogStoreError) -> None:
         """Make `error` this cursor's, or forget it for now if there is data to send first."""

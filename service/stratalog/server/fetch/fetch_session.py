@@ -1,11 +1,12 @@
 """Reads many partitions within one byte budget, and waits for more data if there is too little.
 
-A fill takes what is in memory, at once on the event loop if the partitions are few, and what the system
-has of the files in its memory, as far as the pass of the loop has room. Then it reads the other local
-partitions one after the other in one job on the read pool, and starts reads of tiered ones in parallel on
-the cold pool, each with its share of the remaining budget; it does not wait for these (see
-`tiered_reads`). The tier of the first partition comes first, and reads of tiered partitions leave half of
-the budget to the local ones. Data stays with its cursor, so a wake-up continues there.
+A fill takes what is in memory, at once on the event loop if the partitions are few, and what the system has
+of the files in its memory, as far as the pass of the loop has room. Then it reads the other local partitions
+of a log directory one after the other in one job on the threads of the directory, for which it waits a moment
+(see `local_reads`), and starts reads of tiered ones in parallel on the cold pool, each with its share of the
+remaining budget; it does not wait for these (see `tiered_reads`). The tier of the first partition comes
+first. Reads of tiered partitions leave half of the budget to the local ones, and those of one log directory
+leave half to the others. Data stays with its cursor, so a wake-up continues there.
 
 A session does not poll: it enters the signals of all its partitions, looks, and waits for a signal or for the
 deadline.
@@ -27,9 +28,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
+from stratalog.server.answer_turns import LARGE_BYTES
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, LocalSource, NextRead
 from stratalog.server.fetch.leased_look import leased_look
+from stratalog.server.fetch.local_reads import LocalReads
 from stratalog.server.fetch.partition_signal import waiting_for
 from stratalog.server.fetch.tiered_reads import TieredReads
 from stratalog.server.request_memory import FetchMemory
@@ -68,7 +71,7 @@ def tiered_size_of(cursors: Iterable[FetchCursor]) -> int:
 
 class FetchSession:
     """The cursors of one Fetch or FetchStream call. Belongs to the event loop; only `_read_local` runs on a
-    thread. Its creator closes it.
+    thread, with branches of the cursors. Its creator closes it.
     """
 
     def __init__(
@@ -85,7 +88,10 @@ class FetchSession:
         self._memory = memory
         self._lease = memory.lease()
         self._tiered = TieredReads(pools, memory.tiered)
+        self._local = LocalReads(pools, self._lease)
         self._max_bytes = max_bytes
+        self.reader = object()
+        """Stands for this call among those that take turns; it holds nothing."""
         self._has_more = False
         """The last answer had no room for all data that were there."""
         self._pause_count = 0
@@ -99,6 +105,7 @@ class FetchSession:
         """
         self._lease.close()
         self._tiered.close()
+        self._local.close()
         # gRPC's objects of the call hold this session, and each other until the collector comes.
         self.cursors = []
 
@@ -132,7 +139,7 @@ class FetchSession:
         """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
 
         The wait is over after `max_wait_s` (None: with the first news, a step over a hole included), and when
-        the server closes. While there is nothing to send, it lasts as long as a read of the object store.
+        the server closes. While there is nothing to send, it lasts as long as a read in flight.
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
@@ -143,10 +150,12 @@ class FetchSession:
         if has_looked and await self._is_filled(min_bytes, takes_news=takes_news, has_looked=False):
             return
         signals = [cursor.partition.signal for cursor in self.cursors if cursor.partition is not None]
-        with waiting_for([*signals, self._tiered.arrived, self._closing.signal]) as changed:
+        arrived = (self._tiered.arrived, self._local.arrived)
+        with waiting_for([*signals, *arrived, self._closing.signal]) as changed:
             while not await self._is_filled(min_bytes, takes_news=takes_news, has_looked=has_looked):
                 has_looked = True
-                is_owed = self._tiered.is_promising and not self.has_progress
+                is_promised = self._tiered.is_promising or self._local.is_promising
+                is_owed = is_promised and not self.has_progress
                 if deadline_s is None or is_owed:
                     await changed.wait()
                 else:
@@ -210,9 +219,10 @@ class FetchSession:
                 return None
         if max_wait_s > 0 and self.size_bytes < min_bytes:
             await self.collect(min_bytes, max_wait_s)
-        if self._is_behind:
-            # Others wait only to be sent: the readers that an append has woken share the encoding.
-            await self._pools.turns.take(self.size_bytes, self.tiered_size_bytes)
+        if self.size_bytes >= LARGE_BYTES and self._is_behind:
+            # Small answers take no turn. Others wait only to be sent: the readers that an append has woken
+            # share the encoding.
+            await self._pools.turns.take(self.size_bytes, self.tiered_size_bytes, self.reader)
         return self.take_news(take)
 
     def take_news(self, take: Callable[[list[FetchCursor]], _Answer]) -> Answered[_Answer]:
@@ -257,46 +267,49 @@ class FetchSession:
     async def _fill(self) -> None:
         """Read what is there, within the budget. Failures of partitions end up in their cursors."""
         self._tiered.check()
+        self._local.check()
         tiers: dict[NextRead, list[FetchCursor]] = {}
         for cursor in self.cursors:
-            source = NextRead.NONE if cursor in self._tiered else cursor.locate()
+            is_in_flight = cursor in self._tiered or cursor in self._local
+            source = NextRead.NONE if is_in_flight else cursor.locate()
             if source is not NextRead.NONE:
                 tiers.setdefault(source, []).append(cursor)
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
         for source, cursors in tiers.items():
             if source is NextRead.LOCAL:
-                reserved_bytes = self._tiered.reserved_bytes
                 is_few = len(cursors) <= MAX_RECENT_COUNT
-                left = self._read_at_once(cursors, reserved_bytes) if is_few else cursors
-                for directory, of_directory in _by_directory(left).items():
-                    read = partial(self._read_local, of_directory, reserved_bytes)
-                    await self._pools.read(directory, read)
+                await self._read_files(self._read_at_once(cursors) if is_few else cursors)
             else:
                 has_others = len(cursors) + len(self._tiered) < len(self.cursors)
                 budget_bytes = self._max_bytes // 2 if has_others else self._max_bytes
-                left_bytes = min(budget_bytes, self._max_bytes - self.size_bytes)
-                left_bytes -= self._tiered.reserved_bytes
+                left_bytes = min(budget_bytes - self._tiered.reserved_bytes, self._left_bytes)
                 self._tiered.start(cursors, max(left_bytes, 0), is_owed=self.size_bytes == 0)
 
-    def _read_at_once(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> list[FetchCursor]:
+    @property
+    def _left_bytes(self) -> int:
+        """The budget of the answer beyond what is there and what reads in flight may bring."""
+        reserved_bytes = self._tiered.reserved_bytes + self._local.reserved_bytes
+        return self._max_bytes - self.size_bytes - reserved_bytes
+
+    def _read_at_once(self, cursors: Sequence[FetchCursor]) -> list[FetchCursor]:
         """Read what takes no wait for the disk, and return the cursors that a thread must read."""
-        recent = LocalSource.RECENT
-        left = [cursor for cursor in cursors if not self._read_one(cursor, reserved_bytes, recent)]
+        left = [cursor for cursor in cursors if not self._read_here(cursor, LocalSource.RECENT)]
         if left and self._pause_count:
             self._pause_count -= 1
             return left
-        return [cursor for cursor in left if not self._read_cached(cursor, reserved_bytes)]
+        return [cursor for cursor in left if not self._read_cached(cursor)]
 
-    def _read_cached(self, cursor: FetchCursor, reserved_bytes: int) -> bool:
+    def _read_here(self, cursor: FetchCursor, source: LocalSource) -> bool:
+        return self._read_one(cursor, self._left_bytes, is_first=self.size_bytes == 0, source=source)
+
+    def _read_cached(self, cursor: FetchCursor) -> bool:
         """Read a cursor's files as far as the system has them in memory, if the pass of the loop has room for
         it. Returns False if a thread must read more of it."""
-        wish_bytes = min(
-            self._max_bytes - self.size_bytes - reserved_bytes, cursor.max_bytes - cursor.size_bytes
-        )
+        wish_bytes = min(self._left_bytes, cursor.max_bytes - cursor.size_bytes)
         if not self._pools.may_read_here(wish_bytes):
             return False
         before_bytes = cursor.size_bytes
-        is_read = self._read_one(cursor, reserved_bytes, LocalSource.CACHED)
+        is_read = self._read_here(cursor, LocalSource.CACHED)
         self._pools.add_read_here(cursor.size_bytes - before_bytes)
         self._miss_count = 0 if is_read else self._miss_count + 1
         if self._miss_count > 1:
@@ -304,18 +317,39 @@ class FetchSession:
             self._pause_count = min(2 ** (self._miss_count - 2), MAX_PAUSE_COUNT)
         return is_read
 
-    def _read_local(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> None:
-        for cursor in cursors:
-            self._read_one(cursor, reserved_bytes, LocalSource.FILES)
+    async def _read_files(self, cursors: Sequence[FetchCursor]) -> None:
+        """Read cursors on threads, those of each log directory together. Cursors of a directory that is being
+        read wait for that."""
+        groups = [
+            (directory, of_directory)
+            for directory, of_directory in _by_directory(cursors).items()
+            if not self._local.has_read_in(directory)
+        ]
+        for number, (directory, of_directory) in enumerate(groups):
+            share_bytes = self._left_bytes // (len(groups) - number)
+            if self._has_others(directory):
+                # Its disk may hang, and would keep the budget of the others.
+                share_bytes = min(share_bytes, self._max_bytes // 2)
+            read = partial(self._read_local, is_first=self.size_bytes == 0)
+            await self._local.read(directory, of_directory, share_bytes, read)
 
-    def _read_one(self, cursor: FetchCursor, reserved_bytes: int, source: LocalSource) -> bool:
-        """Read a cursor's local data within the budget. Returns False if the source does not have more of
-        it."""
+    def _has_others(self, directory: str) -> bool:
+        """Whether a partition is in another log directory."""
+        return any(
+            cursor.partition is not None and cursor.partition.log_dir != directory for cursor in self.cursors
+        )
+
+    def _read_local(self, branches: Sequence[FetchCursor], budget_bytes: int, *, is_first: bool) -> None:
+        for branch in branches:
+            self._read_one(branch, budget_bytes, is_first=is_first, source=LocalSource.FILES)
+            budget_bytes -= branch.size_bytes
+            is_first = is_first and not branch.size_bytes
+
+    def _read_one(self, cursor: FetchCursor, left_bytes: int, *, is_first: bool, source: LocalSource) -> bool:
+        """Read a cursor's local data within the rest of the budget; `is_first`: the answer has nothing yet.
+        Returns False if the source does not have more of it."""
         for _ in range(MAX_READS_PER_FILL):
             before = cursor.position
-            size_bytes = self.size_bytes
-            is_first = size_bytes == 0
-            left_bytes = self._max_bytes - size_bytes - reserved_bytes
             budget_bytes = max(left_bytes, 1) if is_first else left_bytes
             found = leased_look(
                 self._lease,
@@ -327,7 +361,9 @@ class FetchSession:
             )
             if found.is_in_file:
                 return False
-            cursor.accept(found)
+            size_bytes = cursor.accept(found)
+            left_bytes -= size_bytes
+            is_first = is_first and not size_bytes
             # On a segment's end there may be more to read; where the rest is tiered the cold pool must read
             # it.
             if cursor.position == before or cursor.is_at_log_end or cursor.locate() is not NextRead.LOCAL:

@@ -112,7 +112,7 @@ class TieredReads:
         look = partial(leased_look, self._lease, cursor, share_bytes, is_first=True, is_owed=is_owed)
         found = Found()
         try:
-            found = await self._pools.cold_read(look, reserved_bytes)
+            found = await self._pools.cold_read(look, reserved_bytes, lambda found: found.size_bytes)
         except Exception as failure:  # noqa: BLE001 - the session raises it
             self._failure = failure
         else:

@@ -20,13 +20,7 @@ from multiprocessing.connection import Connection
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.base.process_tuning import (
-    COLLECTOR_THRESHOLDS_OF_JOBS,
-    exempt_loaded_objects,
-    keep_freed_memory,
-    share_interpreter_lock,
-    share_one_heap,
-)
+from stratalog.base.process_tuning import share_one_heap, tune_for_jobs
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
@@ -201,9 +195,7 @@ def _main(pipe: _Pipe) -> None:
         logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(send)])
         with running_beside(REQUESTS_BESIDE) as run_beside:
             worker = JobWorker(pipe, send, hello.store_url, run_beside)
-            keep_freed_memory()
-            share_interpreter_lock()
-            exempt_loaded_objects(COLLECTOR_THRESHOLDS_OF_JOBS)
+            tune_for_jobs()
             worker.run()
     except (EOFError, OSError):
         # The server has closed the pipe, or is gone.

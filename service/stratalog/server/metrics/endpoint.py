@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import exposition
@@ -28,7 +28,7 @@ from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.access_policy import credentials_of
 from stratalog.server.access.server_tls import ServerTls
 from stratalog.server.configuration.settings import listen_address
-from stratalog.server.metrics.health_probes import HealthProbes
+from stratalog.server.metrics.health_probes import ProbeAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,14 @@ _Environ = dict[str, Any]
 _Application = Callable[[_Environ, Callable[..., Any]], Iterable[bytes]]
 
 
+class Probes(Protocol):
+    """Answers probes. Thread-safe."""
+
+    def answer(self, path: str) -> ProbeAnswer | None:
+        """The answer to a probe of this path; None if it is no path of a probe."""
+        ...
+
+
 class MetricsEndpoint:
     """Serves a collector over HTTP until `close`, on threads of its own. Belongs to one thread."""
 
@@ -52,7 +60,7 @@ class MetricsEndpoint:
         collector: Collector,
         tls: ServerTls | None = None,
         access: AccessControl | None = None,
-        probes: HealthProbes | None = None,
+        probes: Probes | None = None,
     ) -> None:
         """Listen for requests for metrics. Raises InvalidConfigError if the address is not free."""
         registry = CollectorRegistry()
@@ -169,7 +177,7 @@ def _guarded(application: _Application, access: AccessControl) -> _Application:
     return guarding
 
 
-def _answering_probes(application: _Application, probes: HealthProbes) -> _Application:
+def _answering_probes(application: _Application, probes: Probes) -> _Application:
     """The application, and probes of health beside it."""
 
     def answering(environ: _Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -27,11 +27,16 @@ class ProbeAnswer(NamedTuple):
     text: str
 
 
-_OK = ProbeAnswer("200 OK", "ok")
-_HANGS = ProbeAnswer("503 Service Unavailable", f"the event loop has taken no turn for {TURN_S:g} s")
-_NOT_SERVING = ProbeAnswer(
-    "503 Service Unavailable", "the server does not serve: it starts or stops, or another one has its shards"
-)
+OK = ProbeAnswer("200 OK", "ok")
+
+
+def unavailable(text: str) -> ProbeAnswer:
+    """The answer that something is wrong."""
+    return ProbeAnswer("503 Service Unavailable", text)
+
+
+_HANGS = unavailable(f"the event loop has taken no turn for {TURN_S:g} s")
+_NOT_SERVING = unavailable("the server does not serve: it starts or stops, or another one has its shards")
 
 
 class HealthProbes:
@@ -62,8 +67,8 @@ class HealthProbes:
         except RuntimeError:
             # The loop is closed.
             return _HANGS
-        return _OK if turned.wait(self._turn_s) else _HANGS
+        return OK if turned.wait(self._turn_s) else _HANGS
 
     def _ready(self) -> ProbeAnswer:
         live = self._live()
-        return _NOT_SERVING if live is _OK and not self._is_serving() else live
+        return _NOT_SERVING if live is OK and not self._is_serving() else live

@@ -12,7 +12,9 @@ from stratalog.server.request_memory import RequestMemories
 from stratalog.server.worker_pools import PoolUse
 
 
-def of_pools(pools: Mapping[str, PoolUse], cold_refused_count: int) -> Iterator[Metric]:
+def of_pools(
+    pools: Mapping[str, PoolUse], cold_refused_count: int, throttled_reads_s: float
+) -> Iterator[Metric]:
     """Yield the thread pools of requests."""
     for name, text, values in (
         ("threads", "Threads of the pool.", {key: one.thread_count for key, one in pools.items()}),
@@ -27,6 +29,11 @@ def of_pools(pools: Mapping[str, PoolUse], cold_refused_count: int) -> Iterator[
         "server_refused_cold_reads",
         "Reads of tiered data that were refused because too many were waiting.",
         cold_refused_count,
+    )
+    yield counter(
+        "server_throttled_cold_reads_seconds",
+        "Time in which reads of tiered data waited for their rate.",
+        throttled_reads_s,
     )
 
 
@@ -67,4 +74,11 @@ def of_space(space: FreeSpace) -> Iterator[Metric]:
         "log_manager_min_free_bytes",
         "Free space below which appends are refused, or segments dropped.",
         space.min_free_bytes,
+    )
+    short = space.shortages
+    yield gauges(
+        "log_manager_log_directory_short_of_space",
+        "1 if appends are refused, or segments dropped: from the floor on until a quarter more is free.",
+        "log_directory",
+        {path: int(path in short) for path in sorted({*space.free_bytes, *short})},
     )

@@ -123,7 +123,9 @@ class ServerMetrics(Collector):
         if self.errors is not None:
             yield from of_errors(self.errors.counts())
         if self.pools is not None:
-            yield from of_pools(self.pools.uses(), self.pools.cold_refused_count)
+            yield from of_pools(
+                self.pools.uses(), self.pools.cold_refused_count, self.pools.turns.throttled_s
+            )
             yield of_flushes(self.pools.flush_durations())
         if self.memories is not None:
             yield from of_memories(self.memories)

@@ -16,7 +16,7 @@ from uuid import UUID
 from stratalog.base.clock import Clock
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_progress import CompactionProgress
-from stratalog.server.operations.operation_results import OperationResult
+from stratalog.server.operations.operation_results import LeftOutShard, OperationResult
 
 RUNNING_MS = -1
 """The end of an operation that runs."""
@@ -76,6 +76,8 @@ class OperationView(NamedTuple):
     """The failure of a failed operation."""
     result: OperationResult | None = None
     """Work that failed or was cancelled has the result up to then."""
+    left_out: tuple[LeftOutShard, ...] = ()
+    """Shards of other servers that the work has left out, known at its end."""
 
 
 class Operation:
@@ -118,6 +120,10 @@ class Operation:
     def set_result(self, result: OperationResult) -> None:
         """Replace the result up to now."""
         self._change(lambda view: view._replace(result=result))
+
+    def leave_out(self, shards: tuple[LeftOutShard, ...]) -> None:
+        """Note the shards of other servers that the work has left out."""
+        self._change(lambda view: view._replace(left_out=shards))
 
     def cancel(self) -> None:
         """Ask the work to end. Without effect once it has ended."""

@@ -64,16 +64,30 @@ class RetentionResult(NamedTuple):
 
     partitions: tuple[RetainedPartition, ...] = ()
     failed: tuple[FailedPartition, ...] = ()
+    clock_refused_count: int = 0
+    """Partitions of which nothing went by time, because the clock is wrong."""
+    clock_skew_ms: int = 0
+    """Own clock minus the store's clock, where they differ most."""
+
+
+class LeftOutShard(NamedTuple):
+    """A shard that another server owns, so that the work of this one has left it out."""
+
+    shard: int
+    endpoint: str
+    """HOST:PORT of the server that owns it; empty if no server has claimed it."""
 
 
 class VerificationResult(NamedTuple):
-    """The slices that a verification has read, and the damage in them, over all shards."""
+    """The slices that a verification has read, and the damage in them, over all shards of this server."""
 
     report: VerificationReport
+    has_read_data: bool = True
+    """Without it the contents of objects are not compared."""
 
 
 class CollectionResult(NamedTuple):
-    """The dropped files and orphans that were deleted, or would be, over all shards."""
+    """The dropped files and orphans that were deleted, or would be, over all shards of this server."""
 
     report: CollectReport
     is_dry_run: bool

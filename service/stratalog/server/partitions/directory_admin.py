@@ -6,7 +6,8 @@ import logging
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError, LogStoreError
@@ -24,6 +25,10 @@ from stratalog.server.operations.operation_results import MoveResult
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
+
+
+DOES_NOT_ANSWER = "its disk does not answer; find out why, or restart the server without it"
+"""The fault of a directory that works as far as is known."""
 
 
 class DescribedDirectory(NamedTuple):
@@ -84,17 +89,30 @@ class DirectoryAdmin:
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
         self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
 
-    def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[DescribedMove]]:
-        """Describe each directory, missing ones last, and the last move of each partition.
+    def set_aside(self) -> Mapping[str, Sequence[str]]:
+        """The paths for an operator to look at, by log directory that works; none of one that cannot be read
+        now. Leaves out a directory whose disk does not answer."""
+        paths, found = self._logs.tasks.paths(), self._logs.found
+        looks = {path: partial(found.set_aside_in, path) for path in paths}
+        answers = self._logs.directories.disk_calls.run_each(looks, even_alone=True)
+        return {path: aside or () for path, aside in answers.results.items()}
+
+    def describe(
+        self, set_aside: Mapping[str, Sequence[str]]
+    ) -> tuple[Sequence[DescribedDirectory], Sequence[DescribedMove]]:
+        """Describe each directory, missing ones last, and the last move of each partition. `set_aside`: the
+        result of `set_aside`; a directory that works and is not among them has not answered.
 
         A partition without a move in this process has one if the former process had begun it.
         """
         size_bytes: Counter[str] = Counter()
         for log in self._logs.logs():
             if not log.availability.is_offline:
-                size_bytes[posixpath.dirname(log.local_log.directory)] += log.local_log.segments.size_bytes
-        set_aside = self._logs.found.set_aside()
-        statuses = self._logs.directories.statuses()
+                size_bytes[log.local_log.log_dir] += log.local_log.segments.size_bytes
+        statuses = [
+            one._replace(reason=one.reason or (DOES_NOT_ANSWER if one.path not in set_aside else ""))
+            for one in self._logs.directories.statuses()
+        ]
         missing = [DescribedDirectory(status, 0) for status in self._logs.directories.missing()]
         return (
             [

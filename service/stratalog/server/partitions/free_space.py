@@ -14,10 +14,11 @@ for one batch. A pass looks at the directories; an append only asks what the las
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
+from stratalog.base.disk_calls import DiskCalls
 from stratalog.base.errors import LowDiskSpaceError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_config import BacklogPolicy
@@ -32,11 +33,16 @@ class FreeSpace:
     one found as a whole, and one pass looks at a time. Implements `Reconfigurable`."""
 
     def __init__(
-        self, filesystem: FileSystem, directories: Callable[[], Sequence[str]], config: BrokerConfig
+        self,
+        filesystem: FileSystem,
+        directories: Callable[[], Sequence[str]],
+        config: BrokerConfig,
+        disk_calls: DiskCalls,
     ) -> None:
-        """`directories` returns the log directories that work."""
+        """`directories` returns the log directories that work; `disk_calls` waits for their disks."""
         self._filesystem = filesystem
         self._directories = directories
+        self._disk_calls = disk_calls
         self._min_free_bytes = config.min_free_bytes
         # Free bytes by path, of those that are short of space.
         self._short: Mapping[str, int] = MappingProxyType({})
@@ -56,15 +62,17 @@ class FreeSpace:
 
     def look(self) -> None:
         """Measure the free space of each directory. Logs once that appends are refused, and once that they
-        are accepted again. A directory that cannot be measured stays as it was."""
+        are accepted again. A directory that cannot be measured, or does not answer, stays as it was."""
         short: dict[str, int] = {}
-        free: dict[str, int] = {}
-        for path in self._directories():
+        paths = self._directories()
+        answers = self._disk_calls.run_each(
+            {path: partial(self._measure, path) for path in paths}, even_alone=True
+        )
+        free = {path: size_bytes for path, size_bytes in answers.results.items() if size_bytes is not None}
+        for path in paths:
             former = self._short.get(path)
-            try:
-                free_bytes = free[path] = self._filesystem.free_bytes(path)
-            except OSError:
-                # The next access to the disk finds the failure.
+            free_bytes = free.get(path)
+            if free_bytes is None:
                 free_bytes = self.enough_bytes if former is None else former
             if free_bytes < (self._min_free_bytes if former is None else self.enough_bytes):
                 short[path] = free_bytes
@@ -72,6 +80,13 @@ class FreeSpace:
                 path, free_bytes, self._min_free_bytes, was_short=former is not None, is_short=path in short
             )
         self._short, self._free = MappingProxyType(short), MappingProxyType(free)
+
+    def _measure(self, path: str) -> int | None:
+        """The free space; None if the disk fails, which the next access finds."""
+        try:
+            return self._filesystem.free_bytes(path)
+        except OSError:
+            return None
 
     @property
     def free_bytes(self) -> Mapping[str, int]:
@@ -85,20 +100,19 @@ class FreeSpace:
 
     @property
     def shortages(self) -> Mapping[str, int]:
-        """By path of a directory that is short of space, the bytes that must become free before it has
-        enough, as of the last look."""
-        return {path: max(0, self.enough_bytes - free_bytes) for path, free_bytes in self._short.items()}
-
-    @staticmethod
-    def directory_of(log: UnifiedLog) -> str:
-        """The log directory that the log is in."""
-        return posixpath.dirname(log.local_log.directory)
+        """By path of a directory that is short of space and answers, the bytes that must become free before
+        it has enough, as of the last look."""
+        return {
+            path: max(0, self.enough_bytes - free_bytes)
+            for path, free_bytes in self._short.items()
+            if not self._disk_calls.is_silent(path)
+        }
 
     def ensure_room(self, log: UnifiedLog) -> None:
         """Check that an append to the log may begin. Raises LowDiskSpaceError."""
         short = self._short
         # Nearly always there is none, and this is called for each append.
-        free_bytes = short.get(self.directory_of(log)) if short else None
+        free_bytes = short.get(log.local_log.log_dir) if short else None
         if free_bytes is None:
             return
         config = log.local_log.config

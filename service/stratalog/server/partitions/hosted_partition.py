@@ -9,8 +9,8 @@ until the store has that loss on record. Every other offset is that of the local
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections.abc import Callable
+from functools import partial
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -30,7 +30,7 @@ from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.fetch.turn_memo import TurnMemo
-from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
+from stratalog.server.log_identity import ANY_LEADER_EPOCH, UNKNOWN_EPOCH, LogIdentity
 from stratalog.server.partitions.epoch_history import EpochHistory
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
@@ -60,7 +60,8 @@ class HostedPartition:
         self.writer = writer
         self.signal = signal
         self._reader = reader
-        self._ensure_room = ensure_room
+        self.ensure_room = partial(ensure_room, log)
+        """Checks that the disk has room for appends. Raises LowDiskSpaceError."""
         self._recent_reads = TurnMemo[FetchData](signal.loop)
         self._is_withdrawn = False
         # Below this offset the local log is damaged, and the object store had it.
@@ -132,7 +133,8 @@ class HostedPartition:
         `ensure_served` and `LogIdentity.require_epoch` do.
         """
         self.ensure_served()
-        self.identity.require_epoch(leader_epoch)
+        if leader_epoch != ANY_LEADER_EPOCH:
+            self.identity.require_epoch(leader_epoch)
 
     def is_continued_here(self, offset: int, last_fetched_epoch: int) -> bool:
         """Whether the local log alone shows that a reader has read this log; see `ensure_continued`."""
@@ -149,10 +151,6 @@ class HostedPartition:
         if last_fetched_epoch > self.identity.leader_epoch:
             raise self.identity.unknown_epoch(last_fetched_epoch)
         self.epoch_history().require_same(offset, last_fetched_epoch)
-
-    def ensure_room(self) -> None:
-        """Check that the disk has room for appends. Raises LowDiskSpaceError."""
-        self._ensure_room(self.log)
 
     def epoch_history(self) -> EpochHistory:
         """The leader epochs of both tiers as they are now."""
@@ -175,7 +173,7 @@ class HostedPartition:
     @property
     def log_dir(self) -> str:
         """The path of the log directory that has its log; a move changes it."""
-        return posixpath.dirname(self.log.local_log.directory)
+        return self.log.local_log.log_dir
 
     def offline(self) -> OfflinePartition | None:
         """The partition with its failure if the disk of its log directory has failed; None otherwise."""
@@ -231,12 +229,12 @@ class HostedPartition:
                 local_log_start_offset, min(self._intact_from_offset, self.tiered_end_offset)
             )
         log_start_offset = self.log_start_offset
-        # Each of these is read before the one that it may not exceed.
-        last_stable_offset = self.log.offsets.last_stable_offset
+        # Read behind the start, which may not exceed them.
+        high_watermark, last_stable_offset = self.log.offsets.visible_ends()
         return Watermarks(
             log_start_offset=log_start_offset,
             local_log_start_offset=max(local_log_start_offset, log_start_offset),
-            high_watermark=self.log.offsets.high_watermark,
+            high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
         )
 
@@ -331,7 +329,9 @@ class HostedPartition:
         """The stronger of the request's level and the topic's. Raises InvalidRequestError if nothing of the
         topic reaches the object store, StoreUnavailableError while its uploads are paused."""
         config = self.log.local_log.config
-        level = max(requested or Durability.OS, config.min_durability)
+        level = config.min_durability
+        if requested is not None and requested > level:
+            level = requested
         if level is not Durability.OBJECT:
             return level
         if not config.is_copied:

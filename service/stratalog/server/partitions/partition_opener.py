@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import posixpath
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
@@ -38,7 +37,13 @@ from stratalog.remote.metadata.ownership.ownership import reconcile_log
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
+from stratalog.server.append.partition_writer import (
+    AppendThreads,
+    LoopCalls,
+    PartitionWriter,
+    WriterChecks,
+    WriterThreads,
+)
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.partitions.followed_partition import FollowedPartition
@@ -56,19 +61,21 @@ Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 
 
 class PartitionHost:
-    """Makes hosted partitions, with writers that answer on `loop`. Thread-safe."""
+    """Makes hosted partitions, with writers that answer on `loop`, by `calls` of it. Thread-safe."""
 
     def __init__(
         self,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        append_threads: Callable[[str], Executor],
+        calls: LoopCalls,
+        append_threads: Callable[[str], AppendThreads],
         flush_threads: Callable[[str], Executor],
         groups: AppendGroups | None = None,
     ) -> None:
         """The threads are those of a log directory, by its path. `groups` counts the groups of appends."""
         self._clock = clock
         self._loop = loop
+        self._calls = calls
         self._append_threads = append_threads
         self._flush_threads = flush_threads
         self._groups = groups
@@ -87,7 +94,7 @@ class PartitionHost:
         """
         if not shard.is_followed:
             restore_log(log, reader)
-        signal = PartitionSignal(self._loop)
+        local, signal = log.local_log, PartitionSignal(self._loop)
 
         def ensure_heard() -> None:
             # A topic that is not tiered has all its data on the local disk, through any takeover.
@@ -101,13 +108,10 @@ class PartitionHost:
             is_passed = first_offset < state.log_start_offset
             return is_passed or state.has_gap_in(first_offset, last_offset + 1)
 
-        def log_dir() -> str:
-            return posixpath.dirname(log.local_log.directory)
-
         writer = PartitionWriter(
-            loop=self._loop,
+            calls=self._calls,
             threads=WriterThreads(
-                lambda: self._append_threads(log_dir()), lambda: self._flush_threads(log_dir())
+                lambda: self._append_threads(local.log_dir), lambda: self._flush_threads(local.log_dir)
             ),
             log=log,
             checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),

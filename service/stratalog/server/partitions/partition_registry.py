@@ -143,7 +143,12 @@ class PartitionRegistry:
 
     def partition(self, topic: str, partition: int, topic_id: str = "") -> HostedPartition:
         """Return a partition that is online. Raises as `find_partition`, or the error of an offline one."""
-        found = self.find_partition(topic, partition, topic_id)
+        hosted = self._topics.get(topic)
+        if hosted is not None and topic_id == ANY_TOPIC_ID and 0 <= partition < len(hosted.all_partitions):
+            # So it is for nearly each append.
+            found = hosted.all_partitions[partition]
+        else:
+            found = self.find_partition(topic, partition, topic_id)
         if isinstance(found, OfflinePartition):
             raise found.error()
         return found

@@ -7,9 +7,11 @@ logs follow. A crash in between is harmless: a log that opens takes its start fr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, PreconditionFailedError
 from stratalog.base.types import TopicPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -36,9 +38,12 @@ class RecordDeletion(NamedTuple):
         return RecordDeletion(partition, before_offset)
 
 
-def delete_records(deletions: Sequence[RecordDeletion]) -> list[int | LogStoreError]:
+def delete_records(
+    deletions: Sequence[RecordDeletion], disk_calls: DiskCalls = DIRECT_DISK_CALLS
+) -> list[int | LogStoreError]:
     """Move the log starts, and return the new ones in the same order; a failure in the place of a partition
-    that failed. A start never moves back. Takes disk and network for long.
+    that failed. A start never moves back, and that of a log whose disk does not answer may move later. Takes
+    disk and network for long.
     """
     tiered = [one for one in deletions if one.partition.is_tiered]
     refused = _commit_starts(tiered)
@@ -50,7 +55,11 @@ def delete_records(deletions: Sequence[RecordDeletion]) -> list[int | LogStoreEr
             results.append(refusal)
             continue
         try:
-            results.append(_follow(deletion, is_committed=deletion.partition.topic_partition in committed))
+            is_committed = deletion.partition.topic_partition in committed
+            follow = partial(_follow, deletion, is_committed=is_committed)
+            results.append(
+                disk_calls.run(deletion.partition.log_dir, follow, lock=deletion.partition.log.flush_lock)
+            )
         except LogStoreError as failure:
             results.append(failure)
     return results

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.store_layout import shard_of
+from stratalog.server.operations.operation_results import LeftOutShard
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_shard import HostedShard
 
@@ -30,6 +31,22 @@ class ShardSet:
         """The shard of the partition if another server owns it, by configuration or by a takeover."""
         shard = self.of(tip)
         return shard if shard.is_fenced else None
+
+    @property
+    def of_others(self) -> list[HostedShard | ForeignShard]:
+        """The shards that other servers own, by configuration or by a takeover, or that have no owner; by
+        number."""
+        return [shard for _, shard in sorted(self._by_number.items()) if shard.is_fenced]
+
+    def left_out(self, tips: Iterable[TopicIdPartition] | None) -> tuple[LeftOutShard, ...]:
+        """Those of others that have some of these partitions (None: all), with their owners as of the last
+        look: what this server does is not done there."""
+        numbers = None if tips is None else {self.of(tip).metadata.shard for tip in tips}
+        return tuple(
+            LeftOutShard(shard.metadata.shard, shard.owner.endpoint)
+            for shard in self.of_others
+            if numbers is None or shard.metadata.shard in numbers
+        )
 
     def owned(self, tip: TopicIdPartition) -> HostedShard:
         """The shard of the partition. Raises NotOwnerError if another server owns it."""

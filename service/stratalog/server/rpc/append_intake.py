@@ -55,6 +55,15 @@ class AppendIntake:
         self._producer_ids = producer_ids
         self._pools = pools
 
+    @staticmethod
+    def is_settled(decoded: DecodedAppend | DecodedStreamAppend) -> bool:
+        """Whether `resolve` has nothing to do: the request names its partition, and has no producer."""
+        request, batches = decoded.request, decoded.batches
+        if not request.HasField("partition") or request.HasField("producer"):
+            return False
+        # The first bit of the id is its sign.
+        return batches is None or not _has_header(batches) or batches[PRODUCER_ID_POSITION] >= 0x80
+
     async def resolve(self, decoded: DecodedAppend | DecodedStreamAppend) -> None:
         """Set the partition of the request if it names none; check the id of its producer.
 
@@ -77,6 +86,11 @@ class AppendIntake:
                 return
         else:
             return
+        await self.require_producer(producer_id)
+
+    async def require_producer(self, producer_id: int) -> None:
+        """Raise UnknownProducerIdError for an id that no server has given; StoreError or OverloadedError if
+        that cannot be found out now."""
         if not self._producer_ids.is_given(producer_id):
             # The catalog may be asked.
             await self._pools.cold_lookup(partial(self._producer_ids.require_given, producer_id))
@@ -134,10 +148,15 @@ def _is_online(partition: object) -> bool:
     return isinstance(partition, HostedPartition) and partition.offline() is None
 
 
+def _has_header(batches: Buffer) -> bool:
+    """Whether the request begins with a header, as far as its size and its magic say."""
+    return len(batches) >= HEADER_SIZE and batches[MAGIC_POSITION] == MAGIC
+
+
 def producer_id_of(batches: Buffer) -> int:
     """The producer id of a request's first batch; -1 if it has none, or no header. A request with a producer
     has only one batch; the log checks its form."""
-    if len(batches) < HEADER_SIZE or batches[MAGIC_POSITION] != MAGIC:
+    if not _has_header(batches):
         return NO_PRODUCER_ID
     producer_id: int
     (producer_id,) = _PRODUCER_ID.unpack_from(batches, PRODUCER_ID_POSITION)

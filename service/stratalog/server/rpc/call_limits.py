@@ -35,6 +35,7 @@ _Handler = Callable[[Any, Context], Awaitable[Any]]
 _KINDS: Mapping[str, CallKind | None] = {
     "Append": CallKind.APPEND,
     "AppendStream": CallKind.APPEND,
+    "CopyBatches": CallKind.APPEND,
     "Fetch": CallKind.READ,
     "FetchStream": CallKind.READ,
     "Read": CallKind.READ,

@@ -12,7 +12,7 @@ from stratalog.record.builder import NO_PRODUCER, head_of_section
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.plain.plain_records import encode_plain
-from stratalog.server.append.pending_append import AppendConditions, PendingAppend
+from stratalog.server.append.pending_append import NO_CONDITIONS, AppendConditions, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
 
@@ -21,6 +21,7 @@ _DURABILITIES = {
     Durability.DISK: log_pb2.DURABILITY_DISK,
     Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
 }
+_LEVELS = {level: durability for durability, level in _DURABILITIES.items()}
 _ISOLATIONS: dict[int, Isolation] = {
     log_pb2.ISOLATION_LEVEL_UNSPECIFIED: Isolation.HIGH_WATERMARK,
     log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.HIGH_WATERMARK,
@@ -32,12 +33,12 @@ def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
     """The requested level; None for the topic's. Raises InvalidRequestError."""
     if level == log_pb2.DURABILITY_UNSPECIFIED:
         return None
-    try:
-        return Durability(level)
-    except ValueError:
+    found = _LEVELS.get(level)
+    if found is None:
         raise InvalidRequestError(
             "the durability level is unknown, use OS, DISK or OBJECT", durability=int(level)
-        ) from None
+        )
+    return found
 
 
 def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
@@ -65,8 +66,10 @@ def plain_batch(records: Buffer, max_bytes: int, now_ms: int, producer: BatchPro
     return b"".join((head, made.section))
 
 
-def batch_producer(request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest) -> BatchProducer:
-    """The producer of the batch of plain records. Raises InvalidRequestError."""
+def batch_producer(
+    request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest | log_pb2.BatchCopy,
+) -> BatchProducer:
+    """The producer of the batch of plain records, or of a copied one. Raises InvalidRequestError."""
     if not request.HasField("producer"):
         return NO_PRODUCER
     sequence = request.producer
@@ -88,26 +91,30 @@ def append_conditions(
     request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest,
 ) -> AppendConditions:
     """The conditions of the append. Raises InvalidRequestError."""
-    expected_offset = request.expected_offset if request.HasField("expected_offset") else None
+    has_offset, has_token = request.HasField("expected_offset"), request.HasField("fencing_token")
+    if not (has_offset or has_token):
+        return NO_CONDITIONS
+    expected_offset = request.expected_offset if has_offset else None
     if expected_offset is not None and expected_offset < 0:
         raise InvalidRequestError(
             "an expected offset is not negative; leave it out for any", expected_offset=expected_offset
         )
-    fencing_token = request.fencing_token if request.HasField("fencing_token") else None
+    fencing_token = request.fencing_token if has_token else None
     return AppendConditions(expected_offset, fencing_token)
 
 
 def append_response(append: PendingAppend, info: AppendInfo) -> log_pb2.AppendResponse:
     """The acknowledgement of an append that is applied."""
+    _, topic_id, partition, leader_epoch = append.identity
     return log_pb2.AppendResponse(
         base_offset=info.base_offset,
         last_offset=info.last_offset,
         log_start_offset=info.log_start_offset,
         durability=_DURABILITIES[append.durability],
         duplicate=info.is_duplicate,
-        topic_id=append.identity.topic_id,
-        partition=append.identity.partition,
-        leader_epoch=append.identity.leader_epoch,
+        topic_id=topic_id,
+        partition=partition,
+        leader_epoch=leader_epoch,
     )
 
 

@@ -16,6 +16,7 @@ import grpc
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError, forget_frames
 from stratalog.base.types import TopicPartition
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.server.append.append_decoding import (
     DecodedAppend,
@@ -40,7 +41,6 @@ from stratalog.server.rpc.call_guard import Context, announce, call_at_end, deco
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import FetchEncoder
 from stratalog.server.rpc.offset_lookup import OffsetLookup
-from stratalog.server.rpc.position import searches_records
 from stratalog.server.rpc.start_lookup import StartLookup
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
@@ -73,9 +73,10 @@ class LogServicer:
         self._fetch_memory = memories.fetches
         self._settings = settings
         self.statuses = statuses
-        self._lookup = OffsetLookup(partitions, statuses)
+        self._loop = asyncio.get_running_loop()
+        self._lookup = OffsetLookup(partitions, pools, statuses)
         self._starts = StartLookup(pools)
-        self._encoder = FetchEncoder(statuses, asyncio.get_running_loop())
+        self._encoder = FetchEncoder(statuses, self._loop)
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers that generated code would register, with codecs of our own for large messages."""
@@ -94,8 +95,9 @@ class LogServicer:
 
     @guarded
     async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
-        await self._intake.resolve(request)
-        writer, append = self._prepare(request, None)
+        if not self._intake.is_settled(request):
+            await self._intake.resolve(request)
+        writer, append = self.prepare(request, None)
         writer.submit(append)
         try:
             info = await append.future
@@ -112,7 +114,7 @@ class LogServicer:
         await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
         requests = decoded(request_iterator)
         pipeline = AppendPipeline(
-            requests, self._intake.resolve, self._prepare, self._append_memory, self._closing
+            requests, self._intake.resolve, self.prepare, self._append_memory, self._closing
         )
         async with aclosing(pipeline.answers()) as answers:
             async for answer in answers:
@@ -140,7 +142,7 @@ class LogServicer:
         responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), encode)
         async with aclosing(responses):
             async for tiered_bytes, response in responses:
-                await self._pools.turns.take(len(response), tiered_bytes)
+                await self._pools.turns.take(len(response), tiered_bytes, session.reader)
                 await send(context, response)
         self._closing.check()
 
@@ -152,14 +154,10 @@ class LogServicer:
             raise InvalidRequestError(
                 "a request asks for too many offsets, use several requests", allowed=MAX_OFFSET_QUERY_COUNT
             )
-        answer = partial(self._lookup.answer_all, list(request.queries), convert.isolation(request.isolation))
-        # A search by time may read an index from a disk or the object store, so it belongs to the cold pool;
-        # where either hangs, the start and the end of a partition are still told.
-        is_cold = any(searches_records(query.at) for query in request.queries)
-        answers = await (self._pools.cold_lookup(answer) if is_cold else self._pools.compute(answer))
+        answers = await self._lookup.answer_all(list(request.queries), convert.isolation(request.isolation))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
-    def _prepare(
+    def prepare(
         self, decoded: DecodedAppend | DecodedStreamAppend, session: AppendSession | None
     ) -> tuple[PartitionWriter, PendingAppend]:
         """Check the request without touching the log, then take its memory, which the append gives back.
@@ -176,7 +174,7 @@ class LogServicer:
                 size_bytes=decoded.size_bytes,
                 max_bytes=self._settings.max_request_bytes,
             )
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[AppendInfo] = asyncio.Future(loop=self._loop)
         payload = self._intake.payload(decoded, partition.log.local_log.config.max_message_bytes)
         conditions = convert.append_conditions(request)
         memory = self._append_memory.lease(decoded.size_bytes)

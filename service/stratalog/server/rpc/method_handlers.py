@@ -89,8 +89,11 @@ class LateServices(grpc.GenericRpcHandler):
         """The handler of a call that begins now."""
         if self._services is None:
             return self._refusal if handler_call_details.method in self._methods else None
-        found = (one.service(handler_call_details) for one in self._services)
-        return next((handler for handler in found if handler is not None), None)
+        for one in self._services:
+            handler = one.service(handler_call_details)
+            if handler is not None:
+                return handler
+        return None
 
     @guarded
     async def _refuse(self, _requests: object, _context: Context) -> None:

@@ -205,12 +205,18 @@ class TopicHost:
             )
 
     def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
-        """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError."""
-        if is_cleaned_here(partition.log.local_log.config) == is_cleaned_here(config):
-            partition.reconfigure(config)
-            return
-        with self._logs.cleaner.paused(partition.topic_partition):
-            partition.reconfigure(config)
+        """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError. A
+        log that waits for a disk that does not answer may be reconfigured later; each look at the catalog
+        tries again."""
+
+        def reconfigure() -> None:
+            if is_cleaned_here(partition.log.local_log.config) == is_cleaned_here(config):
+                partition.reconfigure(config)
+                return
+            with self._logs.cleaner.paused(partition.topic_partition):
+                partition.reconfigure(config)
+
+        self._logs.directories.disk_calls.run(partition.log_dir, reconfigure)
 
     def _config_of(self, entry: TopicEntry) -> LogConfig:
         """The configuration that the topic's logs get. Raises InvalidConfigError."""

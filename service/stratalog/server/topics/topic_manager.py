@@ -234,9 +234,9 @@ class TopicManager:
                 self._follow(self._catalog.state())
 
     def may_be_behind(self, names: Iterable[str]) -> bool:
-        """Whether another server of the store may have created one of these topics since the last look at the
-        catalog. Asks nothing."""
-        return bool(self._shards.foreign) and any(self._registry.find(name) is None for name in names)
+        """Whether another server of the store, or a job of Spark, may have created one of these topics since
+        the last look at the catalog. Asks nothing."""
+        return any(self._registry.find(name) is None for name in names)
 
     def followed_last(self) -> FollowedCatalog:
         """The result of `follow_catalog` for the newest catalog that was read. Asks nothing."""

@@ -72,6 +72,20 @@ async def test_a_compressed_batch_counts_as_what_it_becomes(tmp_path: Path) -> N
         assert refusal.value.fields["quota"] == "bytes_in_per_s"
 
 
+async def test_a_copied_batch_counts_as_one_that_was_sent(tmp_path: Path) -> None:
+    async with limited(tmp_path, "bytes_in_per_s = 10_000") as site, site.client("ours") as ours:
+        async with site.client("admin") as admin:
+            await admin.append("ours.t", 0, [Record(0, 0, None, encode_batch(BIG))])
+            producer_id = (await admin.log.InitProducer(log_pb2.InitProducerRequest())).producer_id
+        copy = log_pb2.BatchCopy(topic="ours.t", producer=log_pb2.ProducerSequence(producer_id=producer_id))
+        request = log_pb2.CopyBatchesRequest(topic="ours.t", copies=[copy])
+        assert (await ours.log.CopyBatches(request)).copied[0].ack.base_offset == 1
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await ours.log.CopyBatches(request)
+        assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert counts(site).refused_count == 1
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_a_stream_waits_for_what_its_batches_have_become(tmp_path: Path, is_refused: bool) -> None:
     value_bytes = LEAST_SENT_BYTES + 1 if is_refused else 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -475,7 +474,7 @@ async def test_the_compacted_end_is_that_of_the_store_or_of_the_cleaned_log(
     assert local.compacted_upto == 0
     partition = bench.partition("local")
     bench.server.engine.local.logs.cleaner._checkpoints.put(  # pyright: ignore[reportPrivateUsage]  # a clean needs a full segment
-        partition.topic_partition, posixpath.dirname(partition.log.local_log.directory), 3
+        partition.topic_partition, partition.log.local_log.log_dir, 3
     )
     [local] = await admin.describe_log("local")
     assert local.compacted_upto == 3

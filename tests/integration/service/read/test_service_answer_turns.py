@@ -24,16 +24,20 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes_bytes: list[int] = []
         self.are_tiered: list[bool] = []
+        self.readers: list[object] = []
         self.appends: list[tuple[int, asyncio.Future[Any]]] = []
         self.call_count = 0
         take, add, expect = AnswerTurns.take, AnswerTurns.add_append, AnswerTurns.expect_append
 
-        async def taking(turns: AnswerTurns, size_bytes: int, tiered_bytes: int) -> None:
+        async def taking(
+            turns: AnswerTurns, size_bytes: int, tiered_bytes: int, reader: object = None
+        ) -> None:
             if size_bytes >= LARGE_BYTES:
+                self.readers.append(reader)
                 self.sizes_bytes.append(size_bytes)
                 self.are_tiered.append(LARGE_BYTES <= tiered_bytes <= size_bytes)
                 assert self.are_tiered[-1] or tiered_bytes == 0
-            await take(turns, size_bytes, tiered_bytes)
+            await take(turns, size_bytes, tiered_bytes, reader)
 
         def adding(turns: AnswerTurns, size_bytes: int, answered: asyncio.Future[Any]) -> None:
             self.appends.append((size_bytes, answered))
@@ -75,6 +79,25 @@ async def test_large_answers_take_turns(bench: ServiceBench, watch: Watch, is_ti
     large = [one.ByteSize() for one in responses if one.ByteSize() >= LARGE_BYTES]
     assert watch.sizes_bytes == large != []
     assert set(watch.are_tiered) == {is_tiered}
+
+
+async def test_a_stream_is_one_reader(bench: ServiceBench, watch: Watch) -> None:
+    """It encodes and sends its answers in turns, and does not wait for itself."""
+    await bench.client.admin.create_topic("t")
+    for _ in range(3):
+        await bench.client.append("t", 0, RECORDS)
+    partition = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=0))
+    request = log_pb2.FetchRequest(partitions=[partition], max_bytes=1)
+    for _ in range(2):
+        stream = bench.client.log.FetchStream(request)
+        for _ in range(3):
+            await stream.read()
+        stream.cancel()
+    first, *others = dict.fromkeys(watch.readers)
+    assert first is not None
+    assert len(others) == 1, "another stream is another reader"
+    assert None not in others
+    assert len(watch.readers) > 6, "answers with more behind them are encoded in a turn, too"
 
 
 async def test_appends_hold_up_large_answers(bench: ServiceBench, watch: Watch) -> None:

@@ -146,3 +146,23 @@ async def test_a_fetch_that_is_cut_off_leaves_its_chunk_to_the_next_one(tmp_path
         answer = await asyncio.wait_for(found.bench.client.log.Fetch(fetch_of(3, MIB)), PATIENCE_S)
         assert decode_all(answer.partitions[0].batches)[0].value == VALUE
         assert found.get_count == 1, "the request that had begun"
+
+
+async def test_readers_keep_the_rate_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their data wait, and appends do not. The rate is altered while they wait."""
+    monkeypatch.setattr("stratalog.server.answer_turns.LONGEST_PAUSE_S", 0.01)
+    key = "remote.log.manager.fetch.max.bytes.per.second"
+    async with world(tmp_path) as lagging:
+        bench = lagging.bench
+        lagging.gate.open()
+        await bench.client.admin.alter_configs({key: "1"})
+        readers = [asyncio.create_task(read_to_the_end(bench, partition)) for partition in range(4)]
+        for _ in range(100):
+            await bench.append("new", [VALUE])
+        assert not any(reader.done() for reader in readers)
+        await bench.client.admin.alter_configs({key: str(1 << 40)})
+        async with asyncio.timeout(PATIENCE_S):
+            for records in await asyncio.gather(*readers):
+                assert [record.value for record in records] == [VALUE] * BATCH_COUNT

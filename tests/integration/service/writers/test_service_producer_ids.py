@@ -11,6 +11,7 @@ import pytest
 from stratalog.base.errors import NotOwnerError, StoreUnavailableError
 from stratalog.client.errors import error_of_call
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.server.topics.producer_ids import MIN_LEFT_COUNT
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
@@ -64,6 +65,44 @@ async def test_a_silent_store_refuses_a_new_block_and_not_the_rest_of_one(tmp_pa
         first = await init_producer(bench)
         is_silent = True
         assert await init_producer(bench) == first + 1
+
+
+async def test_new_producers_have_ids_while_the_store_is_silent(tmp_path: Path) -> None:
+    is_silent = False
+    store = FaultyObjectStore(
+        MemoryObjectStore(ManualClock()), Random(0), lambda _: Fault.FAILS if is_silent else Fault.NONE
+    )
+    async with service_bench(tmp_path, store=store) as bench:
+        catalog, ids = bench.server.engine.topics.catalog, bench.server.engine.topics.producer_ids
+        await bench.run_task("producer-ids")
+        is_silent = True
+        assert await init_producer(bench) == 0
+        given = [ids.give() for _ in range(MIN_LEFT_COUNT - 1)]
+        is_silent = False
+        seq = catalog.seq
+        await bench.run_task("producer-ids")
+        assert catalog.seq == seq, "half of the block is left"
+        given.append(ids.give())
+        # A pass that fails leaves the ids that are there.
+        is_silent = True
+        await bench.run_task("producer-ids")
+        assert bench.server.engine.passes.status("producer-ids").failed_turn_count == 1
+        is_silent = False
+        assert catalog_elsewhere(store).take_producer_ids(7) == range(1000, 1007)
+        await bench.run_task("producer-ids")
+        is_silent = True
+        # Over the edge of the block, to the next one, behind those of others.
+        given += [ids.give() for _ in range(1000 - len(given))]
+        assert [0, *given] == [*range(1000), 1007]
+        assert [ids.is_given(one) for one in (999, 1000, 1007, 1008, 2006, 2007)] == [
+            True,
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]
+        assert await init_producer(bench) == 1008
 
 
 async def test_a_former_owner_gives_no_ids(tmp_path: Path) -> None:

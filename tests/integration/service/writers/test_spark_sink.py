@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
+from array import array
 from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,12 +25,16 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.pipeline.sink.decision_log import Decision
+from stratalog.client.retry import RetryPolicy
+from stratalog.pipeline.sink.batch_commit import BatchCommit
+from stratalog.pipeline.sink.decision_log import Decision, DecisionLog
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import ROWS, StagedTask
 from stratalog.pipeline.sink.task_appends import append_rows
 from stratalog.record.key_partition import partition_for_key
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from tests.support.logs.sampling import IS_WHOLE, SEED
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.spark.sink_world import Accident, DiedError, Row, SinkWorld, dying_after, table
@@ -35,8 +42,14 @@ from tests.support.spark.sink_world import Accident, DiedError, Row, SinkWorld, 
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows fill a batch."""
+    """A few rows fill a batch, and each batch is copied by a call of its own."""
     monkeypatch.setattr("stratalog.pipeline.sink.target_batches.BATCH_BYTES", 200)
+    for name in ("FIRST_CALL_COUNT", "MAX_CALL_COUNT"):
+        monkeypatch.setattr(f"stratalog.pipeline.sink.staged_copies.{name}", 1)
+
+
+COPIES = pytest.mark.parametrize("copies", [True, False], ids=["copies", "rows"])
+"""The server copies the batches, or the driver reads and appends them."""
 
 
 def rows_of_task(task: int, count: int) -> list[Row]:
@@ -110,14 +123,15 @@ async def test_attempts_that_failed_or_were_not_chosen_leave_nothing(bench: Serv
     assert (await bench.client.offsets([staged], "earliest"))[staged] == chosen.end_offset
 
 
+@COPIES
 @pytest.mark.parametrize("is_stored", [False, True], ids=["before", "behind"])
 async def test_a_driver_that_dies_anywhere_is_taken_over_without_loss_or_double(
-    bench: ServiceBench, is_stored: bool
+    bench: ServiceBench, is_stored: bool, copies: bool
 ) -> None:
     """Each append of a commit, the two decisions too: the next driver has other attempts, in another
     order, and the rows of the first ones count where these were decided on."""
     await bench.client.topics.create("t", partitions=2)
-    world = SinkWorld(bench, topic="t")
+    world = SinkWorld(bench, copies=copies, topic="t")
     rows = rows_of_task(0, 12)
     batch = 0
     has_died = True
@@ -134,13 +148,14 @@ async def test_a_driver_that_dies_anywhere_is_taken_over_without_loss_or_double(
     assert batch > 5
 
 
+@COPIES
 @pytest.mark.parametrize("is_stored", [False, True], ids=["before", "behind"])
 async def test_a_broken_connection_doubles_nothing_though_the_server_forgets_producers(
-    bench: ServiceBench, is_stored: bool
+    bench: ServiceBench, is_stored: bool, copies: bool
 ) -> None:
     """Rows with old times: the partition takes their producer for idle, and knows it no more."""
     await bench.client.topics.create("t", partitions=1)
-    world = SinkWorld(bench, topic="t")
+    world = SinkWorld(bench, copies=copies, topic="t")
     rows = rows_of_task(0, 12)
     old = pa.array([1_000] * len(rows), pa.timestamp("us", "UTC"))
     append_count = 4
@@ -170,7 +185,7 @@ async def _random_query(bench: ServiceBench, random: Random, name: str) -> None:
     topics = [f"{name}-{number}" for number in range(2)]
     for topic in topics:
         await bench.client.topics.create(topic, partitions=2)
-    world = SinkWorld(bench, name)
+    world = SinkWorld(bench, name, copies=random.random() < 0.7)
     written: dict[tuple[int, int], list[list[bytes]]] = {}
 
     async def attempt(batch: int, task: int) -> list[pa.RecordBatch]:
@@ -214,17 +229,49 @@ async def _random_query(bench: ServiceBench, random: Random, name: str) -> None:
         ), (batch, task)
 
 
+@COPIES
 @pytest.mark.parametrize("number", range(8))
-async def test_two_drivers_append_the_rows_of_one(bench: ServiceBench, number: int) -> None:
+async def test_two_drivers_append_the_rows_of_one(bench: ServiceBench, number: int, copies: bool) -> None:
     """One waits at an append, from that of its decision on, while the other does everything."""
     await bench.client.topics.create("t", partitions=1)
-    world = SinkWorld(bench, topic="t")
+    world = SinkWorld(bench, copies=copies, topic="t")
     rows = rows_of_task(0, 40)
     slow, fast = [await world.stage([table(order)]) for order in (rows, rows[::-1])]
     meanwhile = partial(world.commit, 0, [fast])
     await world.commit(0, [slow], Accident(number, error=None, meanwhile=meanwhile))
     order = rows[::-1] if number == 0 else rows
     assert await values(bench) == [value for _, value in order]
+
+
+async def test_a_driver_that_wakes_late_carries_out_a_later_decision_with_the_rows_of_that(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its decision another driver did the batch, and died before it deleted the staged rows; a third
+    one decided on the next batch, and died."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    of_batch = [rows_of_task(batch, 8) for batch in range(2)]
+    first, second = [await world.stage([table(rows)]) for rows in of_batch]
+    write = DecisionLog.write
+
+    async def delete_nothing(*_: object) -> None:
+        pass
+
+    async def write_and_sleep(log: DecisionLog, decision: Decision, end_offset: int) -> bool:
+        is_written = await write(log, decision, end_offset)
+        with monkeypatch.context() as others:
+            others.setattr(DecisionLog, "write", write)
+            others.setattr(BatchCommit, "_forget", delete_nothing)
+            await world.commit(0, [first])
+            assert await world.dies(1, [second], Accident(1))
+        return is_written
+
+    with monkeypatch.context() as late:
+        late.setattr(DecisionLog, "write", write_and_sleep)
+        with pytest.raises(InvalidRequestError) as refused:
+            await world.commit(0, [first])
+    assert refused.value.fields["last_batch"] == 1
+    assert await values(bench) == [value for rows in of_batch for _, value in rows]
 
 
 async def test_a_batch_without_rows_appends_nothing(bench: ServiceBench) -> None:
@@ -370,17 +417,88 @@ async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> Non
     await bench.client.topics.create("t", partitions=1)
     world = SinkWorld(bench, topic="t")
     task = await world.stage([table(rows_of_task(0, 12))])
-    forged = task._replace(batch_count=task.batch_count + 1)
+    forged = task._replace(batch_count=task.batch_count + 1, places=None)
     with pytest.raises(CorruptRecordError) as refused:
         await world.commit(0, [forged])
     assert refused.value.fields["attempts"] == task.attempt
 
 
+@pytest.mark.parametrize("has_places", [True, False], ids=["decisions", "rows"])
+async def test_a_commit_ends_with_an_error_when_the_disk_of_the_server_hangs(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, has_places: bool
+) -> None:
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 6)
+    first = await world.stage([table(rows[:3])])
+    if has_places:
+        # The decision on this one is read by the next commit.
+        await world.commit(0, [first])
+    task = await world.stage([table(rows[3:])]) if has_places else first._replace(places=None)
+    answers = threading.Event()
+    read_local = HostedPartition.read_local
+
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        answers.wait()
+        return read_local(*arguments, **options)
+
+    def nothing(*arguments: Any, **options: Any) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostedPartition, "read_local", waiting)
+        for name in ("read_recent", "read_cached"):
+            patch.setattr(HostedPartition, name, nothing)
+        patch.setattr("stratalog.client.client.CALL_TIMEOUT_S", 0.1)
+        patch.setattr("stratalog.pipeline.sink.log_answers._MAX_WAIT_MS", 0)
+        with pytest.raises(ServerUnavailableError):
+            async with Client(bench.client.address, retry=RetryPolicy(deadline_s=0.1)) as client:
+                await BatchCommit(client, world.staging_topic, None).commit(1, [task])
+        answers.set()
+    await world.commit(1, [task])
+    assert await values(bench) == [value for _, value in (rows if has_places else rows[:3])]
+
+
+@pytest.mark.parametrize("call_count", [1, 2, 32])
+async def test_the_driver_appends_what_the_server_does_not_copy(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, call_count: int
+) -> None:
+    """A place is wrong: some copies are made, and the other batches are appended in their order."""
+    monkeypatch.setattr("stratalog.pipeline.sink.staged_copies.FIRST_CALL_COUNT", call_count)
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 30)
+    task = await world.stage([table(rows)])
+    assert task.places is not None
+    wrong = task.places._replace(offsets=task.places.offsets[:-1] + array("q", [task.end_offset + 1]))
+    appends = await world.commit(0, [task._replace(places=wrong)])
+    written = [value for _, value in rows]
+    assert sorted(await values(bench), key=str) == sorted(written, key=str)
+    for part in await bench.values("t"):
+        assert part == [value for value in written if value in part]
+    copied = await world.commit(1, [await world.stage([table(rows)])])
+    assert copied < appends
+    assert Counter(await values(bench)) == Counter(dict.fromkeys(written, 2))
+
+
+async def test_rows_of_another_attempt_are_not_copied(bench: ServiceBench) -> None:
+    """The server has lost the staged rows, and others have their offsets."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    lost = await world.stage([table(rows_of_task(0, 8))])
+    other = await world.stage([table(rows_of_task(1, 8))])
+    assert lost.batch_count == other.batch_count
+    with pytest.raises(CorruptRecordError):
+        await world.commit(0, [other._replace(attempt=lost.attempt)])
+    assert await values(bench) == []
+
+
+@COPIES
 @pytest.mark.parametrize("durability", ["disk", "object"])
-async def test_found_records_get_the_durability_too(tmp_path: Path, durability: str) -> None:
+async def test_found_records_get_the_durability_too(tmp_path: Path, durability: str, copies: bool) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.topics.create("t", partitions=1)
-        world = SinkWorld(bench, topic="t", durability=durability)
+        world = SinkWorld(bench, copies=copies, topic="t", durability=durability)
         rows = rows_of_task(0, 4)
         append_count = await world.commit(0, [await world.stage([table(rows)])])
         task = await world.stage([table(rows)])
@@ -474,7 +592,7 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
     assert "jobId" not in caplog.text
     await asyncio.to_thread(run, named, is_aborted=False)
     (said,) = (one.getMessage() for one in caplog.records if "jobId" in one.getMessage())
-    assert "jobId=`load` written_record_count=`3` left_out_record_count=`3`" in said
+    assert "jobId=`load` batchId=`` written_record_count=`3` left_out_record_count=`3`" in said
     # An older version did not note how many rows it wrote.
     older = replace(options, job_id="older")
     applied = Decision.applied
@@ -486,10 +604,87 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
         patch.setattr(Decision, "applied", without_count)
         await asyncio.to_thread(run, older, is_aborted=False)
     await asyncio.to_thread(run, older, is_aborted=False)
-    assert "jobId=`older` written_record_count=`unknown` left_out_record_count=`3`" in caplog.text
+    assert "jobId=`older` batchId=`` written_record_count=`unknown` left_out_record_count=`3`" in caplog.text
     staged = [TopicPartition("spark-sink-load", ROWS)]
     assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
     # Spark aborts when a commit has failed, though the job is decided on.
     await asyncio.to_thread(run, named, is_aborted=True)
     assert await bench.topic_names() == ["spark-sink-load", "spark-sink-older", "t"]
     assert len(await values(bench)) == 9
+
+
+async def test_a_job_writes_batch_after_batch_under_one_name(
+    bench: ServiceBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("pyspark")
+    from stratalog.pipeline.sink.topic_writer import TopicWriter
+
+    await bench.client.topics.create("t", partitions=1)
+    options = replace(SinkWorld(bench, topic="t").options, job_id="counts")
+
+    async def run(number: int, rows: list[Row], *, is_aborted: bool = False) -> None:
+        def write() -> None:
+            writer = TopicWriter(replace(options, batch_id=number))
+            task: TopicWriter = pickle.loads(pickle.dumps(writer))
+            messages = [task.write(iter([table(rows)])), task.write(iter([]))]
+            (writer.abort if is_aborted else writer.commit)([*messages])
+
+        await asyncio.to_thread(write)
+
+    rows = rows_of_task(0, 9)
+    await run(0, rows[:3], is_aborted=True)
+    assert await bench.topic_names() == ["t"]
+    await run(0, rows[:3])
+    assert "jobId" not in caplog.text
+    # Spark makes the newest batch again, and aborts others, without loss of the decisions.
+    await run(0, rows[:3])
+    left_out = "jobId=`counts` batchId=`0` written_record_count=`3` left_out_record_count=`3`"
+    assert left_out in caplog.text
+    await run(1, rows[3:5], is_aborted=True)
+    await run(1, rows[3:5])
+    await run(7, rows[5:])
+    await run(7, rows[5:])
+    assert await values(bench) == [value for _, value in rows]
+    assert await bench.topic_names() == ["spark-sink-counts", "t"]
+    staged = [TopicPartition("spark-sink-counts", ROWS)]
+    assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
+    for number, some in ((7, rows[6:]), (6, rows[5:])):
+        with pytest.raises(InvalidRequestError):
+            await run(number, some)
+    assert await values(bench) == [value for _, value in rows]
+
+
+@pytest.mark.parametrize("is_pending", [False, True], ids=["written", "decided"])
+async def test_a_stream_whose_batch_was_committed_with_other_rows_fails(
+    bench: ServiceBench, is_pending: bool
+) -> None:
+    """Its checkpoint is a copy of another query's. Rows that were made again are no other rows."""
+    pytest.importorskip("pyspark")
+    from stratalog.pipeline.sink.topic_writer import StagedMessage, TopicStreamWriter
+
+    for topic in ("t", "u"):
+        await bench.client.topics.create(topic, partitions=2)
+    first, copied = (SinkWorld(bench, topic=topic) for topic in ("t", "u"))
+    rows: list[Row] = [(None, b"%d" % number) for number in range(6)]
+
+    async def commit(world: SinkWorld, *tasks: StagedTask) -> None:
+        messages = [StagedMessage(world.staging_topic, task) for task in tasks]
+        await asyncio.to_thread(TopicStreamWriter(world.options).commit, [*messages], 3)
+
+    task = await first.stage([table(rows)])
+    if is_pending:
+        assert await first.dies(3, [task], Accident(1))
+    else:
+        await commit(first, task)
+    for world, some in ((copied, rows), (first, rows[:5]), (first, [])):
+        with pytest.raises(InvalidRequestError) as refused:
+            await commit(world, await world.stage([table(some)]))
+        assert str(refused.value.fields["written"]).startswith("6 to t (")
+        of_some = f"{len(some)} to {world.options.topic} (" if some else "nothing"
+        assert str(refused.value.fields["left_out"]).startswith(of_some)
+    # The rows have no keys, so these tasks place them in the partitions in another way.
+    again = [await first.stage([table(rows[:2])], 1), await first.stage([table(rows[2:])], 1)]
+    assert dict(again[0].record_counts).keys() != dict(task.record_counts).keys()
+    await commit(first, *again)
+    assert await values(bench) == [value for _, value in rows]
+    assert await values(bench, "u") == []

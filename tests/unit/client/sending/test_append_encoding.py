@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.client.sending.append_encoding import encode_stream_request
+from stratalog.client.sending.append_encoding import encode_append_request
 from stratalog.v1 import log_pb2
 
 FIELDS = st.builds(
@@ -17,13 +17,15 @@ FIELDS = st.builds(
     resume=st.booleans(),
     topic_id=st.text(max_size=20),
 )
+PLAIN_FIELDS = st.builds(log_pb2.AppendRequest, topic=st.text(max_size=20), expected_offset=st.integers(0, 9))
 
 
-@given(FIELDS, st.integers(0, 300) | st.sampled_from([(1 << 14) - 1, 1 << 14, (1 << 21) + 5]))
-def test_is_read_as_the_message(fields: log_pb2.AppendStreamRequest, size_bytes: int) -> None:
+@given(FIELDS | PLAIN_FIELDS, st.integers(0, 300) | st.sampled_from([(1 << 14) - 1, 1 << 14, (1 << 21) + 5]))
+def test_is_read_as_the_message(
+    fields: log_pb2.AppendStreamRequest | log_pb2.AppendRequest, size_bytes: int
+) -> None:
     batch = bytes(size_bytes)
     parts = (batch[: size_bytes // 3], memoryview(batch)[size_bytes // 3 :])
-    expected = log_pb2.AppendStreamRequest()
-    expected.CopyFrom(fields)
+    expected = type(fields).FromString(fields.SerializeToString())
     expected.batches = batch
-    assert log_pb2.AppendStreamRequest.FromString(encode_stream_request(fields, parts)) == expected
+    assert type(fields).FromString(encode_append_request(fields, parts)) == expected

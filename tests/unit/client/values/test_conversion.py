@@ -123,6 +123,7 @@ def test_the_result_of_an_operation_is_the_one_that_is_set() -> None:
         deleted_segment_count=0,
         failed_partitions=(),
         failed_partition_count=0,
+        left_out_shards=(),
     )
     assert isinstance(ended.error, LogStoreError)
     assert value_of(values.Operation, operation_pb2.Operation()).result is None

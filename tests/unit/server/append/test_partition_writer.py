@@ -27,6 +27,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import GROUP_BYTES, PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from tests.support.plain_calls import PlainCalls
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 from tests.support.writer_bench import BAD, EPOCH, WriterBench
@@ -611,7 +612,7 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
 
     log = cast(UnifiedLog, bench.log)
     bench.writer = PartitionWriter(
-        bench.loop,
+        PlainCalls(bench.loop),
         WriterThreads(lambda: bench.executor, lambda: bench.executor),
         log,
         WriterChecks(lambda: EPOCH, None, fencing_token),
@@ -691,6 +692,24 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
         await bench.run_all()
     assert (await applied).base_offset == 0
     assert await settled[0] == 1
+
+
+async def test_a_writer_that_shall_settle_during_a_turn_without_more_appends_has_another_turn() -> None:
+    bench = WriterBench()
+    waiting = bench.writer.settled()
+    settled: list[asyncio.Future[int]] = []
+
+    def encode() -> bytes:
+        # On the thread of the turn, up to its wait.
+        settled.append(waiting.send(None))
+        return b"1"
+
+    applied = bench.append(encode)
+    await bench.run_all()
+    await bench.run_all()
+    assert [one.result() for one in settled if one.done()] == [1]
+    assert (await applied).base_offset == 0
+    waiting.close()
 
 
 async def test_a_writer_settles_without_appends_and_not_as_a_former_owner() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import DATA_DIR, DATA_DIRS, OTHER_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.plain_batches import batch
+from tests.support.plain_calls import PlainCalls
 from tests.support.service.held_writer import SOME_LOG
 
 OS, DISK = Durability.OS, Durability.DISK
@@ -85,7 +85,7 @@ class SlowDisk:
         assert log.local_log.directory.startswith(f"{directory}/")
         loop = asyncio.get_running_loop()
         writer = PartitionWriter(
-            loop,
+            PlainCalls(loop),
             WriterThreads(lambda: self._pools.append(directory), lambda: self._pools.flush(directory)),
             log,
             WriterChecks(lambda: 1),
@@ -96,9 +96,7 @@ class SlowDisk:
 
     def append_threads(self, directory: str) -> set[threading.Thread]:
         """The threads that have appended in the directory."""
-        pool = self._pools.append(directory)
-        assert isinstance(pool, ThreadPoolExecutor)
-        return set(pool._threads)  # pyright: ignore[reportPrivateUsage]  # only tests look
+        return set(self._pools.append(directory).threads)
 
     def close(self) -> None:
         self.gate.open()

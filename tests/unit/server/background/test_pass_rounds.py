@@ -33,8 +33,9 @@ class Bench:
     def __init__(self, *, is_held: bool = False) -> None:
         self.clock = PassingClock()
         self.held: list[Callable[[], None]] = []
+        self.is_held = is_held
         self.rounds = PassRounds[int](
-            self.clock, self.held.append if is_held else lambda run: run(), hanging_shard
+            self.clock, lambda run: self.held.append(run) if self.is_held else run(), hanging_shard
         )
 
     def impatient(self, works: dict[int, Callable[[], str]]) -> tuple[dict[int, str], dict[int, str]]:
@@ -86,6 +87,37 @@ def test_a_shard_at_work_is_left_to_it_and_reported_later() -> None:
     first()
     bench.held[2]()
     assert bench.impatient(works) == ({0: "zero", 1: "one"}, {})
+
+
+def test_a_shard_that_ends_twice_before_a_report_loses_none() -> None:
+    """It ended between two rounds, and once more in the second one."""
+    bench = Bench(is_held=True)
+    values = iter(range(6))
+    works = {number: lambda: str(next(values)) for number in (0, 1)}
+    bench.impatient(works)
+    while bench.held:
+        bench.held.pop(0)()
+    bench.is_held = False
+    assert bench.rounds.run("upload", works).results == {0: "0", 1: "1"}
+    bench.clock.advance(round(HANG_S * 1000))
+    done = bench.rounds.run("upload", works)
+    assert (done.results, done.failures) == ({0: "2", 1: "3"}, {})
+
+
+def test_a_turn_that_outlasts_its_round_is_begun_again_in_the_next() -> None:
+    bench = Bench(is_held=True)
+    begun: list[int] = []
+
+    def work() -> str:
+        begun.append(1)
+        return "done"
+
+    works: dict[int, Callable[[], str]] = {0: work, 1: work}
+    for round_count in range(1, 6):
+        bench.impatient(works)
+        while bench.held:
+            bench.held.pop(0)()
+        assert len(begun) == 2 * round_count
 
 
 def test_a_shard_that_hangs_is_a_failure_until_it_ends() -> None:

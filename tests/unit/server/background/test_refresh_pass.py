@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS
 from stratalog.base.errors import StoreNotUsableError
+from stratalog.base.scheduler import run_here
 from stratalog.server.background.pass_rounds import PassRounds, hanging_shard
-from stratalog.server.background.tier_manager import TierManager
+from stratalog.server.background.tier_manager import TierManager, TierWaits
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -47,7 +49,7 @@ class Bench:
             cast(Any, [SimpleNamespace(shard=self.shard)]),
             cast(Any, SimpleNamespace(partitions=lambda: [partition])),
             cast(Any, SimpleNamespace(follow_catalog=self.follow)),
-            PassRounds(ManualClock(), lambda run: run(), hanging_shard),
+            TierWaits(PassRounds(ManualClock(), run_here, hanging_shard), DIRECT_DISK_CALLS),
             cast(Any, [self.foreign]),
         )
 

@@ -44,7 +44,7 @@ class FakePartition:
         self.topic_partition = TopicPartition("t", number)
         self.topic_id_partition = TopicIdPartition(TOPIC_ID, number)
         self.log = self.local_log = self.flusher = self.writer = self
-        self.directory = f"/disk{number}/t-{number}"
+        self.log_dir = f"/disk{number}"
         self.commit_waiters = CommitWaiters(bench.clock, bench.loop)
         self.log_end_offset = self.tiered_end_offset = 0
         self.flush_count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -32,3 +33,13 @@ def test_a_partition_that_a_job_left_out_counts_by_its_own_reason() -> None:
         "no-progress": 1,
     }
     assert (outcome.done["jobs"], outcome.failures) == (1, ())
+
+
+def test_a_job_that_was_planned_again_counts_by_the_smaller_ones() -> None:
+    without_room = CompactionReport(inputs=4, input_bytes=40, refused="no room")
+    planned_again = dataclasses.replace(without_room, is_planned_again=True)
+    halves = [CompactionReport(inputs=2, partitions=1), CompactionReport(inputs=2, refused="damaged")]
+    assert compaction_outcome([planned_again, halves[0]], ()).failures == ()
+    left = compaction_outcome([planned_again, *halves], ())
+    assert (left.failures, left.backlog.count) == (("damaged",), 1)
+    assert compaction_outcome([without_room], ()).failures == ("no room",), "the run has ended before"

@@ -67,6 +67,7 @@ KAFKA_DEFAULTS = {
     "producer.id.expiration.check.interval.ms": "600000",
     "producer.id.expiration.ms": "86400000",
     "remote.log.manager.copy.max.bytes.per.second": "9223372036854775807",
+    "remote.log.manager.fetch.max.bytes.per.second": "9223372036854775807",
     "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
 }
 OURS = {

@@ -1,18 +1,25 @@
-"""The unit of systemd in deploy/ agrees with the example file, the command and the document."""
+"""The units of systemd in deploy/ agree with the example file, the commands and the documents."""
 
 from __future__ import annotations
 
 import configparser
 import shlex
 
+from stratalog.cli.lazy_group import EXIT_INTERRUPTED
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.configuration.settings_table import SETTINGS
 from tests.support.places import DOCS, REPOSITORY
 from tests.support.service.documented_examples import named_command
 
-UNIT = configparser.ConfigParser(interpolation=None, delimiters=("=",))
-UNIT.optionxform = str  # type: ignore[assignment, method-assign]  # systemd's names have upper case
-UNIT.read_string((REPOSITORY / "deploy" / "stratalog.service").read_text())
+
+def unit_of(name: str) -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # systemd's names have upper case
+    unit.read_string((REPOSITORY / "deploy" / name).read_text())
+    return unit
+
+
+UNIT = unit_of("stratalog.service")
 SERVICE = UNIT["Service"]
 
 
@@ -43,3 +50,28 @@ def test_a_start_is_waited_for_and_a_stop_has_its_grace() -> None:
     assert SERVICE["TimeoutStopSec"] == "5min"
     assert ServerSettings(data_dir="d").shutdown_grace_s < 300
     assert int(SERVICE["LimitNOFILE"]) >= 10_000
+
+
+def test_a_compactor_keeps_its_state_in_the_directory_of_its_unit() -> None:
+    unit = unit_of("stratalog-compactor.service")
+    service = unit["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    assert program == "/opt/stratalog/bin/stratalog"
+    command, arguments = named_command(shlex.join(["stratalog", *words]))
+    assert command.name == "run"
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert given.keys() <= {option for one in command.params for option in one.opts}
+    assert given["--state-dir"] == f"/var/lib/{service['StateDirectory']}"
+    assert given["--config-file"] == UNIT["Unit"]["Documentation"].removeprefix("file:")
+    assert given["--metrics-listen"].startswith("127.0.0.1:")
+    assert int(service["SuccessExitStatus"]) == EXIT_INTERRUPTED
+    shared = (
+        "User",
+        "KillSignal",
+        "TimeoutStopSec",
+        "Restart",
+        "ProtectSystem",
+        "PrivateTmp",
+        "NoNewPrivileges",
+    )
+    assert {name: service[name] for name in shared} == {name: SERVICE[name] for name in shared}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -57,6 +58,9 @@ class Partition:
         self.cached_from: int | None = None
         """The first offset whose file the system has in memory, if it has any."""
         self.cached_read_count = self.file_read_count = 0
+        self.log_dir = "unused"
+        self.disk: Gate | None = None
+        """The gate before reads of files, if they may hang."""
         self._gate = gate
 
     @property
@@ -66,10 +70,6 @@ class Partition:
     @property
     def identity(self) -> LogIdentity:
         raise AssertionError
-
-    @property
-    def log_dir(self) -> str:
-        return "unused"
 
     def epoch_at(self, offset: int) -> int:
         return 0
@@ -102,6 +102,8 @@ class Partition:
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
         self.file_read_count += 1
+        if self.disk is not None:
+            self.disk.pass_through()
         return self._data(offset, max_bytes, self.end, min_one_message)
 
     def leave_tiered(self, offset: int) -> None:
@@ -552,3 +554,146 @@ async def test_answers_of_readers_behind_take_turns_to_be_encoded(
             [part] = await answer
             assert (part.end < record_count) == takes_a_turn
         monkeypatch.undo()
+
+
+@asynccontextmanager
+async def hanging_directory(max_bytes: int = 1 << 20) -> AsyncGenerator[World]:
+    """A session over local partitions; the files of the first two are in a directory that hangs. The gate is
+    that of its disk."""
+    async with world(max_bytes, tiered_count=0) as made:
+        for partition in made.partitions[:2]:
+            partition.log_dir, partition.disk, partition.end = "hanging", made.gate, 10
+        yield made
+
+
+@pytest.mark.parametrize("max_wait_s", [0.0, 60.0])
+async def test_an_answer_has_what_other_directories_have_while_one_hangs(max_wait_s: float) -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        append(made.partitions[5], 7)
+        await made.session.collect(1, max_wait_s)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(5, 0, 7)]
+        # What comes later goes out, too, and nothing more is begun in the directory.
+        append(made.partitions[6], 3)
+        await made.session.collect(1, max_wait_s)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(6, 0, 3)]
+        assert [one.file_read_count for one in made.partitions[:2]] == [1, 0]
+        made.gate.open()
+        await made.session.collect(1, 60)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [
+            Part(0, 0, 10),
+            Part(1, 0, 10),
+        ]
+
+
+async def test_an_answer_with_data_does_not_wait_for_more_bytes_of_a_hanging_directory() -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        append(made.partitions[5], 7)
+        await made.session.collect(1 << 20, 0.1)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(5, 0, 7)]
+
+
+async def test_an_answer_without_data_waits_for_a_slow_disk_beyond_its_time() -> None:
+    """Else polls without a wait would read a slow disk again and again, and never have the data."""
+    async with hanging_directory() as made, asyncio.timeout(30):
+        collecting = asyncio.create_task(made.session.collect(1, 0.0))
+        await reached(made.gate)
+        await asyncio.sleep(2 * PATIENCE_S)
+        assert not collecting.done()
+        made.gate.open()
+        await collecting
+        parts = parts_of([one for one in made.session.cursors if one.has_news])
+        assert parts == [Part(0, 0, 10), Part(1, 0, 10)]
+
+
+async def test_a_stream_goes_on_while_a_directory_hangs_and_has_its_data_afterwards() -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        stream = made.session.stream(1, 0.0, parts_of)
+        async with aclosing(stream):
+            for end in range(1, 4):
+                append(made.partitions[5], 1)
+                assert await anext(stream) == [Part(5, end - 1, end)]
+            made.gate.open()
+            assert await anext(stream) == [Part(0, 0, 10), Part(1, 0, 10)]
+
+
+async def test_a_directory_that_hangs_leaves_half_of_the_budget_to_the_others() -> None:
+    budget_count = 10
+    async with hanging_directory(budget_count * RECORD_BYTES) as made, asyncio.timeout(30):
+        append(made.partitions[5], 100)
+        for number in range(3):
+            await made.session.collect(1, 60)
+            [part] = parts_of([one for one in made.session.cursors if one.has_news])
+            assert part == Part(5, 5 * number, 5 * number + 5)
+        made.gate.open()
+        await asyncio.sleep(2 * PATIENCE_S)
+        await made.session.collect(1, 60)
+        assert made.session.size_bytes <= budget_count * RECORD_BYTES
+        parts = parts_of([one for one in made.session.cursors if one.has_news])
+        assert Part(0, 0, 5) in parts, "as much as the read was begun with"
+
+
+async def test_a_partition_of_a_hanging_directory_with_new_data_waits_for_the_read_in_flight() -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        made.partitions[1].end = 0
+        append(made.partitions[5], 7)
+        await made.session.collect(1, 60)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(5, 0, 7)]
+        append(made.partitions[1], 3)
+        append(made.partitions[6], 2)
+        await made.session.collect(1, 60)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(6, 0, 2)]
+        assert [one.file_read_count for one in made.partitions[:2]] == [1, 0]
+        made.gate.open()
+        found: list[Part] = []
+        while len(found) < 2:
+            await made.session.collect(1, 60)
+            found += parts_of([one for one in made.session.cursors if one.has_news])
+        assert found == [Part(0, 0, 10), Part(1, 0, 3)]
+
+
+async def test_data_in_memory_leave_a_read_in_flight_its_share() -> None:
+    async with hanging_directory(10 * RECORD_BYTES) as made, asyncio.timeout(30):
+        append(made.partitions[5], 1)
+        await made.session.collect(1, 60)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(5, 0, 1)]
+        recent = made.partitions[6]
+        recent.recent_from, recent.recent_end = 0, 100
+        append(recent, 100)
+        await made.session.collect(1, 60)
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(6, 0, 5)]
+
+
+async def test_a_partition_has_no_more_than_its_share_from_memory_and_files_together() -> None:
+    async with world(tiered_count=0) as made:
+        partition = made.partitions[0]
+        partition.recent_from, partition.recent_end = 0, 6
+        made.session.cursors[0].max_bytes = 10 * RECORD_BYTES
+        append(partition, 20)
+        await asyncio.wait_for(made.session.collect(1, None), 30)
+        assert partition.file_read_count == 1
+        assert parts_of([one for one in made.session.cursors if one.has_news]) == [Part(0, 0, 10)]
+
+
+async def test_what_a_hanging_disk_brings_of_a_partition_that_has_failed_is_given_back() -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        append(made.partitions[5], 7)
+        await made.session.collect(1, 60)
+        before_bytes = made.memory.held_bytes
+        for cursor in made.session.cursors[:2]:
+            cursor.error = UnknownTopicOrPartitionError("it is deleted")
+        made.gate.open()
+        while any(cursor in made.session._local for cursor in made.session.cursors):  # pyright: ignore[reportPrivateUsage]  # no other sign of it
+            await asyncio.sleep(0.001)
+        assert made.memory.held_bytes == 7 * RECORD_BYTES <= before_bytes
+        assert made.session.size_bytes == 7 * RECORD_BYTES
+
+
+async def test_a_mistake_in_a_late_read_of_files_ends_the_call() -> None:
+    async with hanging_directory() as made, asyncio.timeout(30):
+        append(made.partitions[5], 7)
+        await made.session.collect(1, 60)
+        parts_of(made.session.cursors)
+        made.partitions[0].end = -1
+        made.gate.open()
+        with pytest.raises(ValueError):  # noqa: PT011 - it is a mistake, and no error of ours
+            await made.session.collect(1, 60)

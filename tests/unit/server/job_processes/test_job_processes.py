@@ -13,7 +13,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobExecution, JobOrder
-from stratalog.compaction.plan.job_time import MAX_JOB_S
+from stratalog.compaction.plan.job_time import MAX_JOB_S, REST_OF_LATE_MS
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -64,7 +64,7 @@ class World:
             offset = self.tiered.partition(self.tip).tiered_end_offset
             batch = encode_batch([Record(0, 0, b"key", b"value")], base_offset=offset, leader_epoch=1)
             self.tiered.upload({self.tip: [batch]})
-        report, *_ = self.compactor.run_once(["state"])
+        report, *_ = self.compactor.run(["state"])
         return report
 
 
@@ -124,7 +124,7 @@ def test_a_process_that_says_nothing_is_killed_once_its_job_takes_too_long(
     assert world.begun[0].was_killed
     assert world.processes.pids() == frozenset()
     monkeypatch.setattr(MadeUpProcess, "is_silent", False)
-    world.clock.advance(1000 * HOUR_S)
+    world.clock.advance(REST_OF_LATE_MS)
     assert world.compact().refused is None, "another process takes the next job"
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.engine.component_settings import uploader_settings
 from tests.support.places import DOCS, REPOSITORY
 
 promql_parser: Any = pytest.importorskip("promql_parser")
@@ -137,6 +139,13 @@ def test_the_legend_of_a_panel_names_labels_that_its_expression_has() -> None:
             expression = target["expr"].replace("$__rate_interval", "5m")
             labels = _labels_of(promql_parser.parse(expression), [])
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, panel["title"]
+
+
+def test_a_disk_is_nearly_short_where_uploads_are_hurried() -> None:
+    [expression] = [one["expr"] for one in alerts() if one["alert"] == "StratalogDiskNearlyShort"]
+    [factor] = re.findall(r"\(([0-9.]+) \* stratalog_log_manager_min_free_bytes\)", expression)
+    config = BrokerConfig(min_free_bytes=1000)
+    assert uploader_settings(config).short_below_bytes == 1000 * float(factor)
 
 
 def test_each_alert_has_a_row_that_says_what_to_do() -> None:

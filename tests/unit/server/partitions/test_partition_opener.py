@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -28,6 +27,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 from tests.support.logs.plain_batches import batch
+from tests.support.plain_calls import PlainCalls
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -43,7 +43,11 @@ class Opening:
         self.asked: list[tuple[str, str]] = []
         """The kinds of threads and the log directories for which writers have asked."""
         self._host = PartitionHost(
-            ManualClock(), loop, lambda path: self._ask("append", path), lambda path: self._ask("flush", path)
+            ManualClock(),
+            loop,
+            PlainCalls(loop),
+            lambda path: self._ask("append", path),
+            lambda path: self._ask("flush", path),
         )
         self._harness = MetadataHarness()
         metadata = self._harness.log()
@@ -123,7 +127,7 @@ def test_new_partitions_open_beside_others_while_a_directory_is_missing(opening:
 def test_appends_and_flushes_have_the_threads_of_the_directory_of_their_log(opening: Opening) -> None:
     used: set[str] = set()
     for partition in opening.opener.open(wanted(0, 1, is_new=True)):
-        directory = posixpath.dirname(partition.log.local_log.directory)
+        directory = partition.log.local_log.log_dir
         assert opening.append(partition).base_offset == 0
         # The leader epoch of the first append is made durable before its turn.
         assert opening.asked == [("append", directory), ("flush", directory)] * 2

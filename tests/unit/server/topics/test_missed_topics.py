@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from stratalog.base.errors import StoreUnavailableError
+from stratalog.server.topics import missed_topics
 from stratalog.server.topics.missed_topics import LOOK_PERIOD_S, MissedTopics
 
 
@@ -68,7 +69,8 @@ async def test_a_known_topic_costs_no_look() -> None:
     assert catalog.look_count == 0
 
 
-async def test_requests_share_a_look_that_begins_after_them() -> None:
+async def test_requests_share_a_look_that_begins_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missed_topics, "MAX_LOOK_CREDITS", 1)
     catalog = FakeCatalog()
     missed = catalog.missed()
     catalog.may_look.clear()
@@ -85,6 +87,28 @@ async def test_requests_share_a_look_that_begins_after_them() -> None:
     first, second = catalog.pauses
     assert first == 0
     assert 0 < second <= LOOK_PERIOD_S
+
+
+async def test_some_looks_follow_each_other_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that describes each topic before it creates it waited a second for each."""
+    monkeypatch.setattr(missed_topics, "MAX_LOOK_CREDITS", 3)
+    loop, now_s = asyncio.get_running_loop(), 100.0
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    catalog = FakeCatalog()
+    missed = catalog.missed()
+    for _ in range(4):
+        await missed.learn(["t"])
+    assert catalog.pauses == [0, 0, 0, LOOK_PERIOD_S]
+    # The pause of the test takes no time: two credits come back, and one of them is owed.
+    now_s += 2 * LOOK_PERIOD_S
+    for _ in range(2):
+        await missed.learn(["t"])
+    assert catalog.pauses[4:] == [0, LOOK_PERIOD_S]
+    # However long there was no look, there are no more of them.
+    now_s += 1000 * LOOK_PERIOD_S
+    for _ in range(4):
+        await missed.learn(["t"])
+    assert catalog.pauses[6:] == [0, 0, 0, LOOK_PERIOD_S]
 
 
 async def test_a_caller_that_leaves_takes_the_look_from_no_other() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -67,46 +67,60 @@ class _Admission(NamedTuple):
     topics: tuple[str, ...]
 
 
+class _Checks:
+    """The checks of a call: its permission, and what has passed under one policy, so that it is asked once.
+    Belongs to the event loop."""
+
+    def __init__(self, permission: CallPermission) -> None:
+        self.permission = permission
+        self._policy: AccessPolicy | None = None
+        self._passed: set[tuple[str, str]] = set()
+        """Names of principals and topics."""
+
+    def require(self, policy: AccessPolicy, principal: Principal, topics: Sequence[str]) -> None:
+        """Raise AuthorizationFailedError unless the principal may make the call with these topics."""
+        if policy is not self._policy or len(self._passed) >= _MAX_KNOWN_TOPIC_COUNT:
+            self._policy = policy
+            self._passed.clear()
+        if not topics:
+            self.permission.require(principal, ())
+        for topic in topics:
+            if (principal.name, topic) not in self._passed:
+                self.permission.require(principal, (topic,))
+                # No topic has a longer name, and it may be as long as a request.
+                if len(topic) <= MAX_NAME_LENGTH:
+                    self._passed.add((principal.name, topic))
+
+
 class _OpenStream:
     """A stream that is open. Belongs to the event loop."""
 
-    def __init__(
-        self, admission: _Admission, permission: CallPermission, *, names_topics_later: bool
-    ) -> None:
+    def __init__(self, admission: _Admission, checks: _Checks, *, names_topics_later: bool) -> None:
         self.principal = admission.principal
-        self.operation = permission.operation
+        self.operation = checks.permission.operation
+        self._policy = admission.policy
         self._credentials = admission.credentials
         self._topics = admission.topics
-        self._permission = permission
+        self._checks = checks
         self._names_topics_later = names_topics_later
-        self._known_topics: set[str] = set()
         self.failure: LogStoreError | None = None
         """The reason why it ends early."""
         self.scope = asyncio.timeout(None)
 
-    def require(self, topics: Iterable[str]) -> None:
-        """Raise AuthorizationFailedError unless the stream may go on to these topics."""
-        for topic in topics:
-            if topic not in self._known_topics:
-                self._permission.require(self.principal, (topic,))
-                if len(topic) > MAX_NAME_LENGTH:
-                    # No topic has it, and it may be as long as a request.
-                    continue
-                if len(self._known_topics) >= _MAX_KNOWN_TOPIC_COUNT:
-                    self._known_topics.clear()
-                self._known_topics.add(topic)
+    def require(self, topic: str) -> None:
+        """Raise AuthorizationFailedError unless the stream may go on to this topic."""
+        self._checks.require(self._policy, self.principal, (topic,))
 
     def recheck(self, policy: AccessPolicy) -> None:
         """End the stream if it would not begin under this policy."""
         if self.failure is not None:
             return
         try:
-            self.principal = policy.principal(self._credentials)
-            self._known_topics.clear()
+            self._policy, self.principal = policy, policy.principal(self._credentials)
             if self._names_topics_later:
-                _require_begin(self._permission, self.principal)
+                _require_begin(self._checks.permission, self.principal)
             else:
-                self._permission.require(self.principal, self._topics)
+                self._checks.require(policy, self.principal, self._topics)
         except LogStoreError as error:
             self.end(error)
 
@@ -198,7 +212,7 @@ class AccessGate:
             self.statuses.note(f"a call of {caller} was refused", error)
         raise error
 
-    async def _admit(self, request: object, permission: CallPermission, context: Context) -> _Admission:
+    async def _admit(self, request: object, checks: _Checks, context: Context) -> _Admission:
         """Authenticate a call, wait for its quota, and ask for its permission. Ends it where one fails."""
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
@@ -211,23 +225,23 @@ class AccessGate:
                     caller.principal,
                     Use(
                         bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
-                        bytes_out=0 if permission.operation is Operation.READ else None,
+                        bytes_out=0 if checks.permission.operation is Operation.READ else None,
                         requests=1,
                     ),
                 )
                 policy, caller = self._again(caller.credentials)
             require_decoded(request)
-            return self._checked(request, permission, policy, caller)
+            return self._checked(request, checks, policy, caller)
         except Exception as error:
             await self.refuse(request, error, context)
             raise AssertionError("a refusal ends the call") from error
 
     async def _check_again(
-        self, request: object, permission: CallPermission, admission: _Admission, context: Context
+        self, request: object, checks: _Checks, admission: _Admission, context: Context
     ) -> None:
         """End a call that may not have its answer any more."""
         try:
-            self._checked(request, permission, *self._again(admission.credentials))
+            self._checked(request, checks, *self._again(admission.credentials))
         except LogStoreError as error:
             await self.refuse(request, error, context)
 
@@ -253,19 +267,17 @@ class AccessGate:
             self._seen = SeenTokens(policy)
         return self._seen
 
-    def _checked(
-        self, request: object, permission: CallPermission, policy: AccessPolicy, caller: Caller
-    ) -> _Admission:
+    def _checked(self, request: object, checks: _Checks, policy: AccessPolicy, caller: Caller) -> _Admission:
         """The admission of a caller under this policy. Raises LogStoreError."""
         credentials, principal = caller
         set_caller(principal)
         has_quota = principal.quota.bytes_in_per_s is not None
         set_charge(partial(self._charge_request, principal) if has_quota else None)
         if isinstance(request, AsyncIterator):
-            _require_begin(permission, principal)
+            _require_begin(checks.permission, principal)
             return _Admission(policy, credentials, principal, ())
-        topics = self._topics(permission, request)
-        permission.require(principal, topics)
+        topics = self._topics(checks.permission, request)
+        checks.require(policy, principal, topics)
         return _Admission(policy, credentials, principal, topics)
 
     def _topics(self, permission: CallPermission, request: object) -> tuple[str, ...]:
@@ -290,34 +302,36 @@ class AccessGate:
         if permission is None:
             behind = self._undeclared(call)
         elif shape in _MANY_RESPONSES:
-            behind = self._stream(call, permission, has_many_requests=shape in _MANY_REQUESTS)
+            behind = self._stream(call, _Checks(permission), has_many_requests=shape in _MANY_REQUESTS)
         else:
-            behind = self._single(call, permission)
+            behind = self._single(call, _Checks(permission))
         return cast("grpc.RpcMethodHandler[Any, Any]", one._replace(**{shape: behind}))
 
-    def _single(self, handler: _Handler, permission: CallPermission) -> _Handler:
+    def _single(self, handler: _Handler, checks: _Checks) -> _Handler:
+        is_read = checks.permission.operation is Operation.READ
+
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:
-            admission = await self._admit(request, permission, context)
+            admission = await self._admit(request, checks, context)
             response = await handler(request, context)
-            if permission.operation is Operation.READ and self._control.policy is not admission.policy:
-                await self._check_again(request, permission, admission, context)
+            if is_read and self._control.policy is not admission.policy:
+                await self._check_again(request, checks, admission, context)
             if admission.principal.quota.bytes_out_per_s is not None:
                 self._quotas.settle(admission.principal, bytes_out=_size(response))
             return response
 
         return handling
 
-    def _stream(self, handler: _Handler, permission: CallPermission, *, has_many_requests: bool) -> _Handler:
+    def _stream(self, handler: _Handler, checks: _Checks, *, has_many_requests: bool) -> _Handler:
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:
-            admission = await self._admit(request, permission, context)
+            admission = await self._admit(request, checks, context)
             name = admission.principal.name
             try:
                 self._quotas.require_stream(admission.principal, self._stream_counts[name])
             except OverloadedError as error:
                 return await self.refuse(request, error, context)
-            stream = _OpenStream(admission, permission, names_topics_later=has_many_requests)
+            stream = _OpenStream(admission, checks, names_topics_later=has_many_requests)
             if has_many_requests:
                 request = self._each(request, stream)
             metered = cast(Context, _MeteredContext(context, self._charge_answer, stream))
@@ -347,7 +361,7 @@ class AccessGate:
                     await self._wait(stream.principal, bytes_in=request.size_bytes, requests=1)
                 topic: str = cast(Any, request).request.topic
                 try:
-                    stream.require((topic,))
+                    stream.require(topic)
                 except AuthorizationFailedError as error:
                     self._control.count_refusal(error.code)
                     raise

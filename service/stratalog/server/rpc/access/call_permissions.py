@@ -40,6 +40,8 @@ class CallPermission(NamedTuple):
 
     scope: Scope
     operation: Operation = Operation.DESCRIBE
+    second: Operation | None = None
+    """Another operation that it needs on each topic that it names."""
 
     def require(self, principal: Principal, topics: Iterable[str]) -> None:
         """Raise AuthorizationFailedError unless the principal may make the call with these topics."""
@@ -55,6 +57,8 @@ class CallPermission(NamedTuple):
             # A call that should name a topic and does not is about one without a name.
             for topic in named or ("",):
                 require_topic(principal, self.operation, topic)
+                if self.second is not None:
+                    require_topic(principal, self.second, topic)
 
 
 _READ = CallPermission(Scope.TOPICS, Operation.READ)
@@ -72,6 +76,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, CallPermission]] = {
     log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name: {
         "Append": _WRITE,
         "AppendStream": _WRITE,
+        "CopyBatches": CallPermission(Scope.TOPICS, Operation.WRITE, Operation.READ),
         "Fetch": _READ,
         "FetchStream": _READ,
         "ListOffsets": _DESCRIBE,

@@ -28,3 +28,10 @@ def charge_unpacked(append: PendingAppend) -> None:
     more_bytes = append.memory.unpacked_bytes - append.size_bytes
     if charge is not None and more_bytes > 0:
         charge(more_bytes)
+
+
+def charge_copied(append: PendingAppend) -> None:
+    """Charge an append whose batch was on the server already. In the task of the call."""
+    charge = _charge.get()
+    if charge is not None:
+        charge(append.size_bytes)

@@ -10,6 +10,7 @@ from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry, ConfigSource
 from stratalog.server.partitions.directory_admin import DescribedDirectory, DescribedMove
+from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.rpc.paging import Page
@@ -109,8 +110,8 @@ def config_changes(messages: Iterable[admin_pb2.ConfigChange]) -> tuple[ConfigCh
     )
 
 
-def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
-    """The state of a log directory."""
+def log_dir_message(described: DescribedDirectory, space: FreeSpace) -> admin_pb2.LogDir:
+    """The state of a log directory, and its space as of the last look."""
     status = described.status
     return admin_pb2.LogDir(
         path=status.path,
@@ -122,6 +123,8 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
         remaining_log_count=status.remaining_log_count,
         set_aside_paths=described.set_aside[:MAX_SET_ASIDE_COUNT],
         set_aside_count=len(described.set_aside),
+        free_bytes=space.free_bytes.get(status.path, UNKNOWN),
+        missing_free_bytes=space.shortages.get(status.path, 0),
     )
 
 

@@ -4,6 +4,7 @@ changes, and calls that read much have threads of their own, so that none waits 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 
@@ -47,6 +48,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             engine.local.logs.cleaner,
             statuses,
             engine.topics.manager.max_partition_count,
+            engine.local.disk_calls,
         )
         self.statuses = statuses
         self._shards = engine.tier.shards
@@ -161,8 +163,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeLogDirs(
         self, request: admin_pb2.DescribeLogDirsRequest, context: Context
     ) -> admin_pb2.DescribeLogDirsResponse:
-        # It asks the disks for their room, and one may hang.
-        return await self._pools.long_task(partial(self._describe_log_dirs, request))
+        set_aside = await self._pools.beside(self._directories.set_aside)
+        return await self._pools.describe(partial(self._describe_log_dirs, request, set_aside))
 
     @guarded
     async def CordonLogDir(
@@ -253,13 +255,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
 
     def _describe_log_dirs(
-        self, request: admin_pb2.DescribeLogDirsRequest
+        self, request: admin_pb2.DescribeLogDirsRequest, set_aside: Mapping[str, Sequence[str]]
     ) -> admin_pb2.DescribeLogDirsResponse:
         cursor = PageCursor(request, "moves between log directories", topic_partition_of)
-        described, moves = self._directories.describe()
+        described, moves = self._directories.describe(set_aside)
         page = cursor.page(moves, attrgetter("progress.partition"))
+        space = self._engine.local.pressure.space
+        log_dirs = [log_dir_message(one, space) for one in described]
         return admin_pb2.DescribeLogDirsResponse(
-            log_dirs=map(log_dir_message, described) if cursor.after is None else (),
+            log_dirs=log_dirs if cursor.after is None else (),
             moves=map(move_message, page.items),
             next_page_token=page.next_page_token,
         )

@@ -23,6 +23,7 @@ from stratalog.server.operations.operation_results import (
     CollectionResult,
     CompactionResult,
     FailedPartition,
+    LeftOutShard,
     MoveResult,
     OperationResult,
     RetentionResult,
@@ -62,7 +63,7 @@ def view_message(view: OperationView) -> operation_pb2.Operation:
     elif view.error is not None:
         message.error.CopyFrom(status_of_defect(operation_id))
     if view.result is not None:
-        _put_result(message, view.result)
+        _put_result(message, view.result, map(_left_out_message, view.left_out))
     return message
 
 
@@ -128,18 +129,27 @@ def _members(known: Mapping[int, _Member], numbers: Iterable[int], name: str) ->
     return frozenset(known[number] for number in asked) or frozenset(known.values())
 
 
-def _put_result(message: operation_pb2.Operation, result: OperationResult) -> None:
+def _put_result(
+    message: operation_pb2.Operation,
+    result: OperationResult,
+    left_out: Iterable[operation_pb2.LeftOutShard],
+) -> None:
     match result:
         case UploadResult():
             message.upload.CopyFrom(_upload_message(result))
+            message.upload.left_out_shards.extend(left_out)
         case CompactionResult():
             message.compaction.CopyFrom(_compaction_message(result))
+            message.compaction.left_out_shards.extend(left_out)
         case RetentionResult():
             message.retention.CopyFrom(_retention_message(result))
+            message.retention.left_out_shards.extend(left_out)
         case VerificationResult():
             message.verification.CopyFrom(_verification_message(result))
+            message.verification.left_out_shards.extend(left_out)
         case CollectionResult():
             message.collection.CopyFrom(_collection_message(result))
+            message.collection.left_out_shards.extend(left_out)
         case MoveResult():
             message.move.CopyFrom(_move_message(result))
 
@@ -213,6 +223,8 @@ def _retention_message(result: RetentionResult) -> operation_pb2.RetentionResult
         failed_partitions=_failed_messages(result.failed),
         partition_count=len(result.partitions),
         failed_partition_count=len(result.failed),
+        clock_refused_count=result.clock_refused_count,
+        clock_skew_ms=result.clock_skew_ms,
     )
 
 
@@ -229,7 +241,12 @@ def _verification_message(result: VerificationResult) -> operation_pb2.Verificat
         loss_count=len(report.gaps),
         unreferenced_count=report.unreferenced_count,
         unreferenced_bytes=report.unreferenced_bytes,
+        metadata_only=not result.has_read_data,
     )
+
+
+def _left_out_message(left_out: LeftOutShard) -> operation_pb2.LeftOutShard:
+    return operation_pb2.LeftOutShard(shard=left_out.shard, endpoint=left_out.endpoint)
 
 
 def _finding_message(finding: VerificationFinding) -> operation_pb2.VerificationFinding:

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from google.rpc.status_pb2 import Status
 
+from stratalog.base.disk_calls import DiskCalls
 from stratalog.base.errors import InvalidRequestError, LogStoreError, OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
@@ -28,7 +29,7 @@ from stratalog.server.rpc.admin.partition_convert import (
 from stratalog.server.rpc.answer_errors import AnswerErrors
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import PageCursor
-from stratalog.server.rpc.position import start_of
+from stratalog.server.rpc.position import at_once, start_of
 from stratalog.v1 import admin_pb2, log_pb2, partition_pb2
 
 Found = HostedPartition | OfflinePartition
@@ -45,12 +46,15 @@ class PartitionAdmin:
         cleaner: CleanerManager,
         statuses: ErrorStatuses,
         max_partition_count: int,
+        disk_calls: DiskCalls,
     ) -> None:
-        """`max_partition_count` bounds the partitions of one request."""
+        """`max_partition_count` bounds the partitions of one request. `disk_calls` wait for the disks of
+        deletions, which share threads with changes of topics."""
         self._registry = registry
         self._cleaner = cleaner
         self._statuses = statuses
         self._max_partition_count = max_partition_count
+        self._disk_calls = disk_calls
 
     def describe(self, request: admin_pb2.DescribeLogRequest) -> admin_pb2.DescribeLogResponse:
         """A page of partitions; only these are looked at."""
@@ -119,7 +123,9 @@ class PartitionAdmin:
             except LogStoreError as failure:
                 failures[wanted.partition] = failure
         errors = AnswerErrors(self._statuses)
-        results = failures | dict(zip(deletions, delete_records(list(deletions.values())), strict=True))
+        results = failures | dict(
+            zip(deletions, delete_records(list(deletions.values()), self._disk_calls), strict=True)
+        )
         return partition_pb2.DeleteRecordsResponse(
             partitions=[
                 partition_pb2.DeletedRecords(partition=number, log_start_offset=offset, error=error)
@@ -192,7 +198,7 @@ def _deletion(partition: Found, before: log_pb2.Position) -> RecordDeletion:
     OffsetOutOfRangeError if the place is wrong, other errors if it cannot be found now."""
     if isinstance(partition, OfflinePartition):
         raise partition.error()
-    return RecordDeletion.of(partition, start_of(partition, before, Isolation.HIGH_WATERMARK))
+    return RecordDeletion.of(partition, at_once(start_of(partition, before, Isolation.HIGH_WATERMARK)))
 
 
 def _result(partition: Found, change: Callable[[HostedPartition], int]) -> int | LogStoreError:

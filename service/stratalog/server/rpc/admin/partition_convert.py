@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.read.segment_info import SegmentInfo
@@ -53,7 +51,7 @@ def _log_message(partition: HostedPartition, cleaner: CleanerManager) -> admin_p
     if partition.is_tiered:
         _add_pending_upload(message, log)
     else:
-        log_dir = posixpath.dirname(log.local_log.directory)
+        log_dir = log.local_log.log_dir
         message.compacted_upto = cleaner.cleaned_offset(partition.topic_partition, log_dir)
     return message
 

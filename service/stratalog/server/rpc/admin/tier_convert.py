@@ -94,6 +94,8 @@ def explained_message(
     message.new_log_start_offset = explained.new_log_start_offset
     message.kept_local_bytes = explained.local.kept_bytes
     message.kept_tiered_bytes = explained.tiered.kept_bytes
+    message.clock_refused = explained.is_clock_refused
+    message.clock_skew_ms = explained.clock_skew_ms
     for tier, outlook in ((_LOCAL, explained.local), (_STORED, explained.tiered)):
         message.expired.extend(_expired_messages(tier, outlook))
         if outlook.next is not None:

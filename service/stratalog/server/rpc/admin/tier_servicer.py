@@ -15,6 +15,7 @@ from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.operations.operation_registry import Work
+from stratalog.server.operations.operation_results import LeftOutShard
 from stratalog.server.rpc.admin.operation_convert import operation_message
 from stratalog.server.rpc.admin.plan_pages import plan_page, plan_place_of
 from stratalog.server.rpc.admin.tier_convert import (
@@ -223,7 +224,24 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         for name in topics:
             self._registry.topic(name)
         self._tier.shards.ensure_owned()
-        return operation_message(self._engine.operations.start(kind, topics, work))
+
+        def run(operation: Operation) -> None:
+            try:
+                work(operation)
+            finally:
+                # At the end: a shard that another server has taken over meanwhile is not done either.
+                operation.leave_out(self._left_out(topics))
+
+        return operation_message(self._engine.operations.start(kind, topics, run))
+
+    def _left_out(self, topics: Sequence[str]) -> tuple[LeftOutShard, ...]:
+        """The shards of other servers with partitions of the named topics (all if none is named)."""
+        if not topics:
+            return self._tier.shards.left_out(None)
+        named = [found for name in topics if (found := self._registry.find(name)) is not None]
+        return self._tier.shards.left_out(
+            one.topic_id_partition for topic in named for one in topic.all_partitions
+        )
 
 
 def _each_once(topics: Sequence[str]) -> list[str]:

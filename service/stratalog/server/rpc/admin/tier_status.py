@@ -7,14 +7,13 @@ from __future__ import annotations
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.compaction.plan.shard_survey import data_bytes_of
 from stratalog.server.background.pass_registry import PassStatus
-from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
+from stratalog.server.copy_lag import partition_lag
 from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.partitions.foreign_shard import ForeignShard
-from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
@@ -47,8 +46,7 @@ def tier_status_message(
     request: tier_pb2.TierStatusRequest, engine: StorageEngine, now_ms: int
 ) -> tier_pb2.TierStatusResponse:
     """A page of the tier status by the metadata in memory, without a request to the store. It looks at no
-    other topics. Any thread may call it. Raises DataDirectoryError, and InvalidRequestError for the page.
-    """
+    other topics. Any thread may call it. Raises InvalidRequestError for the page."""
     cursor = PageCursor(request, "tier status", status_place_of)
     page = cursor.page(_placed_items(engine.topics.registry), itemgetter(0))
     message = tier_pb2.TierStatusResponse(
@@ -62,12 +60,23 @@ def tier_status_message(
         message.shards.extend(_shard_messages(engine.tier.shards))
         message.passes.extend(map(_pass_message, engine.passes.statuses()))
         message.excluded_partition_count = len(engine.tier.compaction.exclusions())
+        message.short_log_dirs.extend(_short_messages(engine.local.pressure.space))
     for _, item in page.items:
         if isinstance(item, OfflinePartition):
             message.offline_partitions.append(offline_partition_message(item))
         else:
-            message.topics.append(_topic_message(item, now_ms, engine.tier.upkeep))
+            message.topics.append(_topic_message(item, now_ms, engine))
     return message
+
+
+def _short_messages(space: FreeSpace) -> list[tier_pb2.ShortLogDir]:
+    """The log directories that are short of space, by path."""
+    return [
+        tier_pb2.ShortLogDir(
+            path=path, free_bytes=space.enough_bytes - missing_bytes, enough_bytes=space.enough_bytes
+        )
+        for path, missing_bytes in sorted(space.shortages.items())
+    ]
 
 
 def _placed_items(registry: PartitionRegistry) -> list[tuple[StatusPlace, StatusItem]]:
@@ -157,7 +166,8 @@ def _pass_message(status: PassStatus) -> tier_pb2.PassStatus:
     )
 
 
-def _topic_message(topic: HostedTopic, now_ms: int, upkeep: TierUpkeep) -> tier_pb2.TieredTopicStatus:
+def _topic_message(topic: HostedTopic, now_ms: int, engine: StorageEngine) -> tier_pb2.TieredTopicStatus:
+    disk_calls, silent = engine.local.disk_calls, set[str]()
     message = tier_pb2.TieredTopicStatus(
         topic=topic.name,
         lag_ms=UNKNOWN,
@@ -175,39 +185,23 @@ def _topic_message(topic: HostedTopic, now_ms: int, upkeep: TierUpkeep) -> tier_
             message.tiered_bytes += state.tiered_bytes
         if isinstance(partition, OfflinePartition) or partition.offline() is not None:
             continue
-        uploaded_ms = upkeep.last_upload_ms(partition)
+        uploaded_ms = engine.tier.upkeep.last_upload_ms(partition)
         message.last_upload_ms = max(message.last_upload_ms, uploaded_ms)
         if not partition.log.local_log.config.is_copied:
             # As in Kafka: nothing waits for an upload that nothing will begin.
             continue
-        message.pending_upload_bytes += pending_upload_bytes(partition)
         former_lag_ms = message.lag_ms
-        try:
-            _add_lag(message, partition, now_ms)
-        except DataDirectoryError:
-            if partition.offline() is None:
-                raise
+        if disk_calls.is_silent(partition.log_dir):
+            silent.add(partition.log_dir)
+        message.pending_upload_bytes += pending_upload_bytes(partition)
+        lag = partition_lag(partition, uploaded_ms)
+        waiting = lag.closed.plus(lag.tails)
+        message.lag_record_count += waiting.record_count
+        message.lag_bytes += waiting.size_bytes
+        if waiting.record_count:
+            message.lag_ms = max(message.lag_ms, now_ms - waiting.oldest_ms, 0)
         if message.lag_ms > former_lag_ms:
             message.oldest_partition = partition.topic_partition.partition
             message.oldest_partition_upload_ms = uploaded_ms
+    message.silent_log_dirs.extend(sorted(silent))
     return message
-
-
-def _add_lag(message: tier_pb2.TieredTopicStatus, partition: HostedPartition, now_ms: int) -> None:
-    pending_offset = max(partition.log_start_offset, partition.tiered_end_offset)
-    lag_count = partition.log_end_offset - pending_offset
-    if lag_count <= 0:
-        return
-    message.lag_record_count += lag_count
-    message.lag_bytes += sum(
-        segment.size_bytes
-        for segment in partition.log.reader.segments()
-        if segment.end_offset > pending_offset
-    )
-    try:
-        header = partition.log.reader.header_at(pending_offset)
-    except (CorruptRecordError, OffsetOutOfRangeError):
-        # Damaged, or uploaded and deleted meanwhile.
-        return
-    if header is not None and header.max_timestamp >= 0:
-        message.lag_ms = max(message.lag_ms, now_ms - header.max_timestamp, 0)

@@ -65,12 +65,13 @@ class Bench:
         self.gate = AccessGate(self.control, self.quotas, statuses, has_certificates=False)
 
     def write(self, *names: str, topic: str = "t") -> None:
+        """`{}` in the topic is the name of the principal."""
         lines: list[str] = []
         for name in names:
             digest = digest_of(self.tokens[name])
             assert digest is not None
             lines += [f'[principals.{name}]\ntokens = ["{digest.entry}"]', self._quota]
-            lines.append(f'allow = [{{ topics = ["{topic}"], operations = ["all"] }}]')
+            lines.append(f'allow = [{{ topics = ["{topic.format(name)}"], operations = ["all"] }}]')
         new = self._path.with_suffix(".new")
         new.write_text("\n".join(lines))
         os.replace(new, self._path)
@@ -229,6 +230,28 @@ async def test_a_permission_that_goes_while_a_message_waits_ends_the_stream(tmp_
     assert len(stored) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "shape", "request_message"),
+    [("Append", "unary_unary", APPEND), ("FetchStream", "unary_stream", FETCH)],
+)
+async def test_a_permission_that_one_principal_has_passed_lets_no_other_in(
+    tmp_path: Path, method: str, shape: str, request_message: object
+) -> None:
+    bench = Bench(tmp_path, "t", "u")
+    bench.write("t", "u", topic="{}")
+    bench.take()
+
+    async def handler(_request: object, _context: object) -> None:
+        pass
+
+    call = bench.guarded(method, shape, handler)
+    ends: list[grpc.StatusCode | None] = []
+    for name in ("t", "u", "t"):
+        context = Context(bench.tokens[name])
+        ends.append(await end_of(call(request_message, context), context))
+    assert ends == [None, grpc.StatusCode.PERMISSION_DENIED, None]
+
+
 async def test_a_stream_keeps_no_name_that_no_topic_has(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "ours")
     bench.write("ours", "last", topic="ours.*")
@@ -238,8 +261,8 @@ async def test_a_stream_keeps_no_name_that_no_topic_has(tmp_path: Path) -> None:
         while await anext(requests, None) is not None:
             pass
         [stream] = bench.gate._streams  # pyright: ignore[reportPrivateUsage]  # nothing else shows it
-        known = stream._known_topics  # pyright: ignore[reportPrivateUsage]  # as above
-        return sum(map(len, known))
+        passed = stream._checks._passed  # pyright: ignore[reportPrivateUsage]  # as above
+        return sum(len(topic) for _, topic in passed)
 
     async def requests() -> AsyncIterator[object]:
         for number in range(5):
