@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MINIMUM_JAVA_VERSION = 17
 
+MINIMUM_SPARK_VERSION = (4, 0)
+"""The first version with Python data sources that Stratalog's can be."""
+
 _VERSION = re.compile(r'version "(\d+)')
 
 
@@ -42,6 +45,11 @@ def why_spark_cannot_run() -> str | None:
 
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed (pip install '.[spark]' in a checkout)"
+    from pyspark.version import __version__ as spark_version
+
+    if tuple(map(int, spark_version.split(".")[:2])) < MINIMUM_SPARK_VERSION:
+        needed = ".".join(map(str, MINIMUM_SPARK_VERSION))
+        return f"PySpark {spark_version} was found, and {needed} or later is needed"
     version = java_version()
     if version is None:
         return f"no Java was found (Spark needs {MINIMUM_JAVA_VERSION} or later)"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from stratalog.pipeline.lake import key_hashes
 
 if TYPE_CHECKING:
-    from stratalog.pipeline.lake.key_hashes import Hashes
+    from stratalog.pipeline.lake.pure_key_hashes import Hashes
 
 _USERS = ("changed_keys", "dead_row_search", "last_offsets")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from stratalog.pipeline.lake.lake_table import LakeTable
 from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder, MaterializeReport
 from stratalog.pipeline.lake.values.value_format import RawValues, ValueFormat
 from stratalog.record.record import Record
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Fault, Operation
 from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
 
 
@@ -72,6 +75,22 @@ class TopicTable:
         )
         run = Materialization(self.cluster, self._place, lambda: self.table_store, order)
         return run.run(table or self.table())
+
+
+@contextmanager
+def deletions_fail_behind_the_commit(table: TopicTable) -> Generator[None]:
+    """The refresh in the block ends as if its process had died behind its commit."""
+    inner, has_committed = table.table_store, False
+
+    def plan(operation: Operation) -> Fault:
+        nonlocal has_committed
+        has_committed = has_committed or operation.condition.startswith("if_")
+        return Fault.FAILS if has_committed and operation.verb == "DELETE" else Fault.NONE
+
+    table.table_store = FaultyObjectStore(inner, Random(1), plan)
+    yield
+    table.table_store = inner
+    assert has_committed
 
 
 def pandas_rows(partition: int, records: Iterable[Record]) -> list[Row]:

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from stratalog.pipeline.service_options import ServiceOptions
+from stratalog.pipeline.sink import staged_copies
 from stratalog.pipeline.sink.sink_options import parse_sink_options
 from stratalog.pipeline.sink.topic_writer import TopicStreamWriter, TopicWriter
 from tests.support.spark.faulty_tasks import Fault, FaultyTasks
@@ -93,7 +94,12 @@ class _Faults(NamedTuple):
         def mortal(service: ServiceOptions, _retry: object) -> MortalClient:
             return MortalClient(service.addresses, accident)
 
-        with patch.object(ServiceOptions, "client", mortal):
+        # Each staged batch is copied by a call of its own, in which the driver may die.
+        with (
+            patch.object(ServiceOptions, "client", mortal),
+            patch.object(staged_copies, "FIRST_CALL_COUNT", 1),
+            patch.object(staged_copies, "MAX_CALL_COUNT", 1),
+        ):
             yield
 
 

@@ -101,7 +101,9 @@ class FaultyTasks(NamedTuple):
     def check(self) -> None:
         """Assert that attempts have ended badly, and others came after them."""
         names = os.listdir(self.directory)
-        for beginning in (self.fault.value, "again"):
+        # On a busy machine a twin may end before any attempt has come to the place where it waits.
+        beginnings = ["again"] if self.fault is Fault.HANG else [self.fault.value, "again"]
+        for beginning in beginnings:
             assert any(name.startswith(beginning) for name in names), names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -36,12 +37,14 @@ def accept_all(_config: Mapping[str, str]) -> Codec:
 class SmallExport:
     """An export, and imports of it. Not thread-safe: one test uses it."""
 
-    def __init__(self, clock: Clock, *, hole: int = 0) -> None:
+    def __init__(
+        self, clock: Clock, *, hole: int = 0, topic_config: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """With a `hole` each partition has a second file behind it, and another hole at its end."""
         self._clock = clock
         self._source = MemoryObjectStore(clock)
         partitions = tuple(self._partition(number, start, hole) for number, start in enumerate(STARTS))
-        topic = ExportedTopic("t", "", len(STARTS), {}, partitions)
+        topic = ExportedTopic("t", "", len(STARTS), dict(topic_config), partitions)
         write_manifest(self._source, ExportManifest("", "read_committed", 0, (topic,)))
 
     def _partition(self, number: int, start: int, hole: int) -> ExportedPartition:
@@ -66,7 +69,14 @@ class SmallExport:
             data_bytes=1,
         )
 
-    def restore(self, store: ObjectStore, name: str = "new", seed: int = 1) -> ImportReport:
+    def restore(
+        self,
+        store: ObjectStore,
+        name: str = "new",
+        seed: int = 1,
+        *,
+        config: Mapping[str, str] = MappingProxyType({}),
+    ) -> ImportReport:
         """Import it into a store."""
         ids = SequentialIds(2 * seed), SequentialIds(2 * seed + 1)
         return import_topic(
@@ -75,6 +85,6 @@ class SmallExport:
             InlinePlace(MemoryFileSystem(), self._clock, ids[1], store),
             source_topic="",
             name=name,
-            config={},
+            config=config,
             accept=accept_all,
         )

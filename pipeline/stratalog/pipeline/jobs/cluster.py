@@ -51,7 +51,14 @@ class Cluster(Protocol):
         ...
 
 
-def shares(items: Sequence[Item], cluster: Cluster) -> Iterator[Sequence[Item]]:
-    """The items, divided among tasks."""
-    count = min(len(items), _TASKS_A_LANE * cluster.lane_count)
+def shares(
+    items: Sequence[Item], cluster: Cluster, task_count: int | None = None
+) -> Iterator[Sequence[Item]]:
+    """The items, divided among tasks: a few for each lane, or about `task_count`. If these are more than the
+    lanes, each lane has as many as the others."""
+    lanes = cluster.lane_count
+    wanted = _TASKS_A_LANE * lanes if task_count is None else max(task_count, 1)
+    if wanted > lanes:
+        wanted = min(-(-wanted // lanes), _TASKS_A_LANE) * lanes
+    count = min(len(items), wanted)
     return (items[number::count] for number in range(count))

@@ -9,8 +9,9 @@ A task holds about `CountBounds.max_keys` keys at once, whatever the number of s
 what it has when it has so many, and there are as many buckets as that says, because hashes are spread evenly.
 A unit that has all keys of its partition sends none.
 
-The entries are counted when they are sent, and again when they arrive: a key that got lost on the way would
-be missing in the count.
+A task whose output got lost, or came twice, would make a number wrong that nothing else checks. So numbers go
+along and are compared in the end: of units, of entries that were sent and that arrived, and of the newest
+records, which add up to those of all slices.
 """
 
 from __future__ import annotations
@@ -58,18 +59,35 @@ class KeyTally(NamedTuple):
     """Entries that units sent."""
     merged_count: int = 0
     """Entries that buckets received."""
+    newest_count: int = 0
+    """Records in `newest`, as they were found."""
+    unit_count: int = 0
+    """Units whose keys were read."""
 
     @staticmethod
     def sum_of(tallies: Iterable[KeyTally]) -> KeyTally:
         """All together."""
         newest, keyless = Counter[int](), Counter[int]()
-        sent_count = merged_count = 0
+        sums = [0] * len(KeyTally._fields[2:])
         for one in tallies:
             newest.update(one.newest)
             keyless.update(one.keyless)
-            sent_count += one.sent_count
-            merged_count += one.merged_count
-        return KeyTally(newest, keyless, sent_count, merged_count)
+            sums = [total + number for total, number in zip(sums, one[2:], strict=True)]
+        return KeyTally(newest, keyless, *sums)
+
+    def require_whole(self, unit_count: int) -> None:
+        """Raise StoreCorruptError unless the outputs of all tasks are here, each once."""
+        for found_count, expected_count in (
+            (self.unit_count, unit_count),
+            (self.merged_count, self.sent_count),
+            (self.newest.total(), self.newest_count),
+        ):
+            if found_count != expected_count:
+                raise StoreCorruptError(
+                    "an output of a task of a count was lost or came twice; report it with the log of Spark",
+                    found_count=found_count,
+                    expected_count=expected_count,
+                )
 
 
 _Message = CountedKeys | KeyTally | LogStoreError
@@ -141,7 +159,16 @@ class KeyCount:
             for number, columns in ranges_of(_block_of(entries), unit.range_count):
                 sent_count += len(columns[3])
                 yield unit.first_bucket + number, CountedKeys(unit.number, columns)
-        yield unit.first_bucket, KeyTally(newest, keys.keyless_counts, sent_count)
+        yield (
+            unit.first_bucket,
+            KeyTally(
+                newest,
+                keys.keyless_counts,
+                sent_count=sent_count,
+                newest_count=newest.total(),
+                unit_count=1,
+            ),
+        )
 
 
 def count_keys(
@@ -167,12 +194,7 @@ def count_keys(
     tally = KeyTally.sum_of(_tallies(found, errors))
     if errors:
         raise errors[0]
-    if tally.sent_count != tally.merged_count:
-        raise StoreCorruptError(
-            "keys were lost between the tasks of a count; report it with the log of Spark",
-            found_count=tally.merged_count,
-            expected_count=tally.sent_count,
-        )
+    tally.require_whole(sum(map(len, plan.groups)))
     return tally
 
 
@@ -197,7 +219,7 @@ def _merged(keys: list[CountedKeys]) -> KeyTally:
         if entries.version is not None:
             entries.version.frombytes(version[0])
     newest = Counter(sort_key_entries(entries).ordinal)
-    return KeyTally(newest, Counter(), merged_count=len(entries))
+    return KeyTally(newest, Counter(), merged_count=len(entries), newest_count=newest.total())
 
 
 def _block_of(entries: KeyEntries) -> KeyBlock:

@@ -4,12 +4,13 @@
     tasks    checksums, order of offsets, directories, key streams         `TierVerification.verify_object`
     tasks    no key twice below `compacted_upto`, key streams of the data  `CompactionProof`
 
-Nothing is written. Objects may be replaced meanwhile; that is no finding.
+Nothing is written. Objects may be replaced meanwhile; that is no finding. A shard whose metadata cannot be
+read is one, and the other shards are audited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from stratalog.pipeline.jobs.shard_view import StoreView, open_view
 from stratalog.pipeline.jobs.slice_means import proof_means
 from stratalog.pipeline.jobs.task_place import OpenPlace, TaskMeans
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.restore.metadata_scrub import SHARD_DAMAGE, unread_shard_finding
 
 _OBJECTS_AT_ONCE = 20_000
 """Objects whose slices the driver holds at a time."""
@@ -66,25 +68,36 @@ def audit_store(
         known = view.topics(topics)
         topic_ids = frozenset(entry.topic_id for entry in known.values()) if topics else None
         for number in range(view.shard_count):
-            metadata = view.shard(number)
-            found, objects = TierVerification(means.store, metadata, view.catalog).survey(
-                topic_ids, StopSignal()
-            )
-            report = report.plus(AuditReport(verification=found))
-            chosen = _proof(means, metadata, view).choose(topics)
-            tasks: Iterable[_Task] = (
-                _Task(number, partitions=tuple(part), reads_data=reads_data)
-                for part in shares([one.tip for one in chosen], cluster)
-            )
-            for done in _in_order(cluster, open_place, tasks):
-                report = report.plus(done)
-            if reads_data:
-                for batch in _batches(objects):
-                    parts = (_Task(number, objects=tuple(part)) for part in shares(batch, cluster))
-                    for done in _in_order(cluster, open_place, parts):
+            try:
+                metadata = view.shard(number)
+                found, objects = TierVerification(means.store, metadata, view.catalog).survey(
+                    topic_ids, StopSignal()
+                )
+                report = report.plus(AuditReport(found))
+                chosen = [one.tip for one in _proof(means, metadata, view).choose(topics)]
+                for tasks in _tasks(cluster, number, chosen, objects, reads_data=reads_data):
+                    for done in _in_order(cluster, open_place, tasks):
                         report = report.plus(done)
+            except SHARD_DAMAGE as damage:
+                finding = unread_shard_finding(number, damage)
+                report = report.plus(AuditReport(VerificationReport().with_findings([finding])))
     proof = report.proof._replace(partitions=tuple(sorted(report.proof.partitions)))
     return report._replace(proof=proof)
+
+
+def _tasks(
+    cluster: Cluster,
+    shard: int,
+    chosen: Sequence[TopicIdPartition],
+    objects: Iterator[ObjectSlices],
+    *,
+    reads_data: bool,
+) -> Iterator[Sequence[_Task]]:
+    """The tasks of a shard, some at a time, so that the driver holds few slices."""
+    yield [_Task(shard, partitions=tuple(part), reads_data=reads_data) for part in shares(chosen, cluster)]
+    if reads_data:
+        for batch in _batches(objects):
+            yield [_Task(shard, objects=tuple(part)) for part in shares(batch, cluster)]
 
 
 def _batches(objects: Iterator[ObjectSlices]) -> Iterator[list[ObjectSlices]]:
@@ -92,11 +105,10 @@ def _batches(objects: Iterator[ObjectSlices]) -> Iterator[list[ObjectSlices]]:
         yield batch
 
 
-def _in_order(cluster: Cluster, open_place: OpenPlace, tasks: Iterable[_Task]) -> list[AuditReport]:
-    given = list(tasks)
-    if not given:
+def _in_order(cluster: Cluster, open_place: OpenPlace, tasks: Sequence[_Task]) -> list[AuditReport]:
+    if not tasks:
         return []
-    done = cluster.each(partial(_audit, open_place), given)
+    done = cluster.each(partial(_audit, open_place), tasks)
     for one in done:
         if isinstance(one, LogStoreError):
             raise one

@@ -32,7 +32,7 @@ from stratalog.pipeline.lake.table_place import OpenTable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stratalog.pipeline.lake.key_hashes import Hashes
+    from stratalog.pipeline.lake.pure_key_hashes import Hashes
 
 _FIELDS: list[Any] = [
     pa.field("hash", pa.uint64()),

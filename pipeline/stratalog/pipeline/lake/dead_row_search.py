@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 CANDIDATE_BYTES = 64 << 20
 """So many bytes of candidates are settled at once, about."""
+TASK_ROWS = 2 << 20
+"""The keys of so many rows are read in a few times of what Spark needs to start a task."""
+TASK_BYTES = 512 << 20
+"""Files of fewer rows may have large keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,14 @@ class DeadRowSearch:
     def is_idle(self) -> bool:
         """Whether no row can die."""
         return not self.keys.files and not self.moved_starts
+
+    def divided(self, cluster: Cluster, files: Sequence[TableFile]) -> list[Sequence[TableFile]]:
+        """The files, of which there is one at least, divided among tasks."""
+        by_size = sorted(files, key=lambda file: (-file.size_bytes, file.path))
+        row_count = sum(file.row_count for file in files)
+        size_bytes = sum(file.size_bytes for file in files)
+        task_count = max(-(-row_count // TASK_ROWS), -(-size_bytes // TASK_BYTES))
+        return list(shares(by_size, cluster, None if self.removal.writes_rows else task_count))
 
     def __call__(self, files: Sequence[TableFile]) -> list[ChangedFile] | LogStoreError:
         """Let rows of these files die; returns the files that changed."""
@@ -83,7 +95,7 @@ class DeadRowSearch:
                     found[number] |= _positions(_below(part, self.moved_starts), position)
                 if key_filter is not None:
                     hashes = key_hashes(part)
-                    may_die = np.flatnonzero(key_filter.may_have(hashes))
+                    may_die = key_filter.candidates(hashes)
                     hashed = hashed_keys(hashes[may_die], part.take(may_die))
                     candidates.add(number, position + may_die, hashed)
                 position += part.num_rows
@@ -147,9 +159,8 @@ def search_dead_rows(
     StoreError, and LogStoreError if the cluster gives up."""
     if not files or search.is_idle:
         return []
-    by_size = sorted(files, key=lambda file: (-file.size_bytes, file.path))
     changed: list[ChangedFile] = []
-    for done in cluster.each(search, list(shares(by_size, cluster))):
+    for done in cluster.each(search, search.divided(cluster, files)):
         if isinstance(done, LogStoreError):
             raise done
         changed += done

@@ -97,6 +97,11 @@ class TableChange(NamedTuple):
 class RowRemoval(Protocol):
     """How rows of a file die, on the machine of a task. Immutable, pickled to it."""
 
+    @property
+    def writes_rows(self) -> bool:
+        """Whether the living rows are written again, which costs much more than a mark."""
+        ...
+
     def dead_rows(self, store: ObjectStore, file: TableFile) -> BitMap:
         """The rows of a file that are dead already. Raises StoreError."""
         ...

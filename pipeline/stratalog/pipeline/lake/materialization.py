@@ -12,35 +12,38 @@ table that is older than that is made anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
+    LogStoreError,
     StoreError,
     StoreNotUsableError,
 )
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace
-from stratalog.pipeline.lake.changed_keys import KeyWriter
+from stratalog.pipeline.lake.changed_keys import ChangedKeys, KeyWriter
 from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
+from stratalog.pipeline.lake.key_ranges import mean_key_bytes, range_count
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     LakeTable,
     TableChange,
     TableChangedError,
+    TableFile,
     TableState,
 )
 from stratalog.pipeline.lake.refresh_files import PROBES, RefreshFiles
-from stratalog.pipeline.lake.row_writer import RowWriter
+from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
 from stratalog.pipeline.lake.state_exchange import (
-    ExchangedState,
     SliceGroup,
     StateExchange,
+    run_alone,
     run_exchange,
 )
 from stratalog.pipeline.lake.table_place import OpenTable
@@ -51,10 +54,6 @@ from stratalog.pipeline.lake.values.value_format import ValueFormat
 from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.head.page_loader import run_in_order
 
-_RANGE_BYTES = 64 << 20
-"""The keys that a task merges at once, about."""
-_ENTRY_BYTES = 64
-"""A key and its offset, about."""
 _WRITER_BYTES = 1 << 30
 """The slices that a task writes the rows of, at most."""
 _WRITERS_A_LANE = 2
@@ -148,6 +147,8 @@ class Materialization:
             if state.position is None:
                 require_conditional_writes(store, means.ids, PROBES)
             files.begin(None if state.position is None else state.position.refresh_id)
+            if state.position is not None:
+                files.forget_bad(state.position.bad_files)
             is_undecided = False
             try:
                 with self._cluster.tagged(f"stratalog-{refresh_id}", f"materialize {self._order.topic}"):
@@ -207,13 +208,7 @@ class Materialization:
         return ""
 
     def _change(self, table: LakeTable, step: _Step) -> tuple[TableChange, _Outcome]:
-        written, keys = self._exchanged(table, step)
-        changed: list[ChangedFile] = []
-        if not step.reason:
-            search = DeadRowSearch(
-                self._open_table, table.removal, step.refresh_id, keys, step.moved_log_starts
-            )
-            changed = search_dead_rows(self._cluster, search, step.state.files)
+        written, changed = self._refreshed(table, step)
         outcome = _Outcome(
             record_count=sum(one.record_count for one in written),
             added_count=sum(one.row_count for one in written),
@@ -243,13 +238,33 @@ class Materialization:
         added = [file for one in written for file in one.files]
         return TableChange(position, added, changed, is_full=bool(step.reason)), outcome
 
-    def _exchanged(self, table: LakeTable, step: _Step) -> ExchangedState:
-        """The last records of the keys behind the position, in files that nothing names yet."""
+    def _refreshed(self, table: LakeTable, step: _Step) -> tuple[list[WrittenRows], list[ChangedFile]]:
+        """The last records of the keys behind the position, and the files in which others of these keys died.
+        Nothing names these files yet."""
+        exchange, groups = self._exchange(table, step)
+        if step.reason:
+            return run_exchange(self._cluster, exchange, groups).written, []
+        files = step.state.files
+        search = DeadRowSearch(
+            self._open_table, table.removal, step.refresh_id, ChangedKeys(), step.moved_log_starts
+        )
+        if len(groups) == 1 and len(search.divided(self._cluster, files)) == 1:
+            (done,) = self._cluster.each(_SingleTask(exchange, search, files), groups)
+            if isinstance(done, LogStoreError):
+                raise done
+            return done
+        written, keys = run_exchange(self._cluster, exchange, groups)
+        return written, search_dead_rows(self._cluster, replace(search, keys=keys), files)
+
+    def _exchange(self, table: LakeTable, step: _Step) -> tuple[StateExchange, Sequence[SliceGroup]]:
+        """The exchange of the records behind the position, and the groups of their slices."""
         former = None if step.reason else step.state.position
         starts: Mapping[int, int] = {} if former is None else former.offsets
         tasks = step.moment.tasks(starts, self._order.max_task_bytes)
         groups = tuple(SliceGroup(number, tuple(spans)) for number, spans in enumerate(tasks))
-        record_count = sum(span.end_offset - span.first_offset for spans in tasks for span in spans)
+        spans = [span for group in groups for span in group.spans]
+        record_count = sum(span.end_offset - span.first_offset for span in spans)
+        key_bytes = mean_key_bytes(step.moment.reader.store, spans)
         lanes = self._cluster.lane_count
         per_writer = min(
             max(1, _WRITER_BYTES // self._order.max_task_bytes),
@@ -257,8 +272,7 @@ class Materialization:
         )
         exchange = StateExchange(
             self._open_place,
-            groups,
-            range_count=max(lanes, -(-record_count * _ENTRY_BYTES // _RANGE_BYTES)),
+            range_count=max(lanes, range_count(record_count, key_bytes)),
             groups_a_writer=per_writer,
             writer=RowWriter(
                 self._open_table,
@@ -268,7 +282,7 @@ class Materialization:
             ),
             keys=None if step.reason else KeyWriter(self._open_table, step.refresh_id),
         )
-        return run_exchange(self._cluster, exchange)
+        return exchange, groups
 
     def _report(self, step: _Step, mode: str, outcome: _Outcome) -> MaterializeReport:
         return MaterializeReport(
@@ -279,6 +293,27 @@ class Materialization:
             offsets=step.moment.ends,
             **outcome._asdict(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _SingleTask:
+    """All of a small refresh in one task: each job and each task costs Spark more than such a refresh.
+    Immutable, pickled to the machine."""
+
+    exchange: StateExchange
+    search: DeadRowSearch
+    """Without keys."""
+    files: Sequence[TableFile]
+
+    def __call__(self, group: SliceGroup) -> tuple[list[WrittenRows], list[ChangedFile]] | LogStoreError:
+        """Write the rows of the group, and let the older ones of its keys die."""
+        try:
+            written, keys = run_alone(self.exchange, group)
+        except LogStoreError as error:
+            return error
+        search = replace(self.search, keys=keys)
+        changed = [] if search.is_idle else search(self.files)
+        return changed if isinstance(changed, LogStoreError) else (written, changed)
 
 
 class _Outcome(NamedTuple):

@@ -2,7 +2,7 @@
 
     data/ID/…                   rows, and marks of dead rows
     _data/ID/…                  rows of plain Parquet
-    _bad/ID/…                   records whose values could not be decoded
+    _bad/ID/…                   records whose values could not be decoded, until a full refresh
     metadata/ID-…               what a format writes before the commit
     _stratalog/keys/ID/…        the keys with newer records, until the refresh ends
     _stratalog/refreshes/ID     the note of a refresh that has begun: it names the one that it follows
@@ -14,6 +14,10 @@ names another one than the table has, belongs to a refresh that can commit no mo
 note of the one that the table has goes before the next commit, so that no later refresh takes it for one of
 those. A refresh that was killed leaves its files until a later one has committed.
 
+A full refresh that was killed behind its commit leaves the bad records of the table before. They are those
+that were there before the table was read, and whose refresh has no note then, so that it has ended, and that
+the position does not name.
+
 The names follow from the refresh and the task, and so do the bytes. A task that runs twice writes the same
 files twice, so a refresh that commits has no others.
 """
@@ -21,12 +25,13 @@ files twice, so a refresh that commits has no others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.protocol import ObjectStore
 
 _NOTES = "_stratalog/refreshes/"
+_BAD = "_bad/"
 PROBES = "_stratalog/probes/"
 """The prefix of what a writer tries the store with."""
 
@@ -44,7 +49,7 @@ def listed_directory(refresh_id: str) -> str:
 
 def bad_directory(refresh_id: str) -> str:
     """The prefix of a refresh's bad records."""
-    return f"_bad/{refresh_id}/"
+    return f"{_BAD}{refresh_id}/"
 
 
 def keys_directory(refresh_id: str) -> str:
@@ -66,11 +71,14 @@ class RefreshFiles:
     def __init__(self, store: ObjectStore, refresh_id: str) -> None:
         self._store = store
         self._refresh_id = refresh_id
+        self._bad: tuple[str, ...] = ()
+        """Bad records that were there before the notes."""
         self._notes: tuple[str, ...] = ()
         """Notes of others that were there before the table was read."""
 
     def look(self) -> None:
-        """Find the notes of others. The caller reads the table afterwards."""
+        """Find the bad records and then the notes of others. The caller reads the table afterwards."""
+        self._bad = tuple(info.key for info in self._store.list(_BAD))
         self._notes = tuple(info.key for info in self._store.list(_NOTES))
 
     def begin(self, follows: str | None) -> None:
@@ -82,6 +90,13 @@ class RefreshFiles:
         self._sweep(follows)
         note = json.dumps({"follows": follows}).encode()
         self._store.put(_note_of(self._refresh_id), note)
+
+    def forget_bad(self, named: Collection[str]) -> None:
+        """Delete the bad records that the table does not have any more; `named` are those that it has."""
+        at_work = tuple(bad_directory(key.removeprefix(_NOTES)) for key in self._notes)
+        ends = [key for key in self._bad if key not in named and not key.startswith(at_work)]
+        if ends:
+            self._store.delete_many(ends)
 
     def end(self) -> None:
         """The refresh has committed: delete the files of refreshes that can commit no more."""

@@ -126,11 +126,29 @@ class ObjectFile(io.RawIOBase):
 
 
 def read_columns(store: ObjectStore, file: TableFile, names: list[str] | None) -> Iterator[pa.Table]:
-    """The row groups of a file, with these columns or all. Raises StoreError."""
+    """The row groups of a file, with these columns or all, in the types that `RowFiles` writes. Raises
+    StoreError."""
     source = pa.PythonFile(cast("Any", ObjectFile(store, file.path, file.size_bytes)), mode="r")
     parquet = pq.ParquetFile(source, pre_buffer=True)
     for number in range(parquet.metadata.num_row_groups):
-        yield parquet.read_row_group(number, columns=names, use_threads=False)
+        rows = parquet.read_row_group(number, columns=names, use_threads=False)
+        fields: list[Any] = list(rows.schema)
+        yield rows.cast(pa.schema([field.with_type(_usual(field.type)) for field in fields]))
+
+
+def _usual(kind: Any) -> Any:
+    """The type in place of the views and the large types that other programs write files from."""
+    if pa.types.is_struct(kind):
+        fields: list[Any] = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(_usual(field.type)) for field in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_usual(kind.value_type)))
+    if pa.types.is_map(kind):
+        map_of: Any = pa.map_
+        return map_of(_usual(kind.key_type), kind.item_field.with_type(_usual(kind.item_type)))
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    return pa.string() if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) else kind
 
 
 def integer_bounds(footer: bytes, name: str) -> tuple[int, int]:

@@ -5,14 +5,15 @@
             wanted, it writes them to a file
     writer  reads the values of the offsets that came back, of some groups, and writes files
 
-Keys and offsets move between machines; values do not. Rows are counted at each step: a row that got lost on
-the way would be missing in the table.
+Keys and offsets move between machines; values do not. A group goes the way of its offsets, by one range, so
+that a writer learns of its own groups only, however many there are. Rows are counted at each step: a row that
+got lost on the way would be missing in the table.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +39,8 @@ class SliceGroup(NamedTuple):
 class Counted(NamedTuple):
     """Rows of an exchange at its steps."""
 
+    group_count: int = 0
+    """Groups that were read."""
     sent_count: int = 0
     """Keys that the groups sent."""
     merged_count: int = 0
@@ -50,7 +53,7 @@ class Counted(NamedTuple):
         return Counted(*(one + another for one, another in zip(self, other, strict=True)))
 
 
-_Message = KeyRows | Survivors | KeyFile | Counted | LogStoreError
+_Message = SliceGroup | KeyRows | Survivors | KeyFile | Counted | LogStoreError
 _Result = WrittenRows | KeyFile | Counted | LogStoreError
 
 
@@ -64,11 +67,10 @@ class ExchangedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateExchange:
-    """The steps of an exchange. Immutable, pickled to the machines."""
+    """The steps of an exchange. Immutable, pickled to the machines with each task, so it has nothing that
+    grows with the topic."""
 
     open_place: OpenPlace
-    groups: tuple[SliceGroup, ...]
-    """By their numbers."""
     range_count: int
     groups_a_writer: int
     writer: RowWriter
@@ -90,7 +92,8 @@ class StateExchange:
             for number, part in last.ranges(self.range_count):
                 sent_count += part.num_rows
                 yield number, KeyRows(group.number, part)
-            yield 0, Counted(sent_count=sent_count)
+            yield group.number % self.range_count, group
+            yield 0, Counted(group_count=1, sent_count=sent_count)
 
     def merge(self, messages: Iterator[_Message]) -> Iterator[tuple[int, _Message]]:
         """The last records of one range, by the writers of their groups."""
@@ -98,6 +101,8 @@ class StateExchange:
         for message in messages:
             if isinstance(message, KeyRows):
                 pieces.append(message)
+            elif isinstance(message, SliceGroup):
+                yield message.number // self.groups_a_writer, message
             else:
                 yield 0, message
         if not pieces:
@@ -118,15 +123,21 @@ class StateExchange:
     def write(self, messages: Iterator[_Message]) -> Iterator[_Result]:
         """Write the records of one writer."""
         survivors: dict[int, list[Survivors]] = defaultdict(list)
+        groups: dict[int, SliceGroup] = {}
         for message in messages:
             if isinstance(message, Survivors):
                 survivors[message.group].append(message)
+            elif isinstance(message, SliceGroup):
+                groups[message.number] = message
             elif not isinstance(message, KeyRows):
                 yield message
         if not survivors:
             return
         try:
-            yield self._written({number: SurvivingRows(found) for number, found in survivors.items()})
+            unknown = survivors.keys() - groups.keys()
+            _require_same(len(unknown), 0, "slices were lost between the tasks of a job")
+            surviving = {number: SurvivingRows(found) for number, found in survivors.items()}
+            yield self._written([(groups[number], surviving[number]) for number in sorted(surviving)])
         except LogStoreError as error:
             yield error
 
@@ -135,14 +146,13 @@ class StateExchange:
         last = (message for _, message in self.read(iter([group])))
         return list(self.write(message for _, message in self.merge(last)))
 
-    def _written(self, survivors: dict[int, SurvivingRows]) -> WrittenRows:
-        numbers = sorted(survivors)
-        with self.open_place() as means, self.writer.opened(numbers[0] // self.groups_a_writer) as output:
-            for number in numbers:
-                surviving = survivors[number]
+    def _written(self, found: Sequence[tuple[SliceGroup, SurvivingRows]]) -> WrittenRows:
+        number = found[0][0].number // self.groups_a_writer
+        with self.open_place() as means, self.writer.opened(number) as output:
+            for group, surviving in found:
                 spans = [
                     span
-                    for span in self.groups[number].spans
+                    for span in group.spans
                     if surviving.is_any_in(span.partition, span.first_offset, span.end_offset)
                 ]
                 found_count = 0
@@ -154,15 +164,26 @@ class StateExchange:
             return output.close()
 
 
-def run_exchange(cluster: Cluster, exchange: StateExchange) -> ExchangedState:
-    """Run an exchange on the cluster; returns what its tasks wrote. Raises StoreError, CorruptRecordError,
+def run_exchange(cluster: Cluster, exchange: StateExchange, groups: Sequence[SliceGroup]) -> ExchangedState:
+    """Run an exchange of these groups, which are in the order of their numbers from 0, on the cluster;
+    returns what its tasks wrote. Raises StoreError, CorruptRecordError,
     StoreCorruptError if rows got lost on the way, and LogStoreError if the cluster gives up."""
-    if not exchange.groups:
+    if not groups:
         return ExchangedState([], ChangedKeys())
+    return _state_of(exchange, len(groups), _messages(cluster, exchange, groups))
+
+
+def run_alone(exchange: StateExchange, group: SliceGroup) -> ExchangedState:
+    """Run an exchange of one group in this task. Raises as `run_exchange`."""
+    return _state_of(exchange, 1, exchange.alone(group))
+
+
+def _state_of(exchange: StateExchange, group_count: int, messages: Sequence[_Result]) -> ExchangedState:
+    """The sum of the results. Raises the error that is among them, StoreCorruptError if rows got lost."""
     counted = Counted()
     written: list[WrittenRows] = []
     key_files: list[KeyFile] = []
-    for message in _messages(cluster, exchange):
+    for message in messages:
         if isinstance(message, LogStoreError):
             raise message
         if isinstance(message, Counted):
@@ -172,6 +193,7 @@ def run_exchange(cluster: Cluster, exchange: StateExchange) -> ExchangedState:
         else:
             written.append(message)
     lost = "keys were lost between the tasks of a job"
+    _require_same(counted.group_count, group_count, lost)
     _require_same(counted.merged_count, counted.sent_count, lost)
     _require_same(sum(one.record_count for one in written), counted.survivor_count, lost)
     keys = ChangedKeys(tuple(sorted(key_files, key=lambda one: one.first_hash)))
@@ -180,13 +202,13 @@ def run_exchange(cluster: Cluster, exchange: StateExchange) -> ExchangedState:
     return ExchangedState(sorted(written, key=lambda one: one.number), keys)
 
 
-def _messages(cluster: Cluster, exchange: StateExchange) -> list[_Result]:
-    if len(exchange.groups) == 1:
+def _messages(cluster: Cluster, exchange: StateExchange, groups: Sequence[SliceGroup]) -> list[_Result]:
+    if len(groups) == 1:
         # Three tasks in a row cost Spark most of a second.
-        return cluster.each(exchange.alone, exchange.groups)[0]
-    writer_count = -(-len(exchange.groups) // exchange.groups_a_writer)
+        return cluster.each(exchange.alone, groups)[0]
+    writer_count = -(-len(groups) // exchange.groups_a_writer)
     stages = (Stage(exchange.read, exchange.range_count), Stage(exchange.merge, writer_count))
-    return cluster.exchanged(exchange.groups, stages, exchange.write)
+    return cluster.exchanged(groups, stages, exchange.write)
 
 
 def _require_same(found_count: int, expected_count: int, problem: str) -> None:

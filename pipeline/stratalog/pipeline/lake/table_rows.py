@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from stratalog.base.errors import UnsupportedOperationError
+
 if TYPE_CHECKING:
     AnyField = pa.Field[Any]
 
@@ -31,7 +33,9 @@ BAD_SCHEMA = pa.schema(_BAD_FIELDS)
 
 
 def table_schema(value_type: pa.DataType) -> pa.Schema:
-    """The columns of a table with values of this type."""
+    """The columns of a table with values of this type. Raises UnsupportedOperationError for structs that
+    tables cannot hold: without fields, or with two fields whose names differ by case only."""
+    _require_storable(value_type, "value")
     fields: list[AnyField] = [
         pa.field("key", pa.binary()),
         pa.field("partition", pa.int32()),
@@ -40,6 +44,33 @@ def table_schema(value_type: pa.DataType) -> pa.Schema:
         pa.field("value", value_type),
     ]
     return pa.schema(_numbered(fields, itertools.count(1)))
+
+
+def _require_storable(kind: Any, path: str) -> None:
+    """Raise UnsupportedOperationError for a struct that Parquet, or Spark by default, does not hold."""
+    if pa.types.is_list(kind):
+        _require_storable(kind.value_type, f"{path}.element")
+    elif pa.types.is_map(kind):
+        _require_storable(kind.item_type, f"{path}.value")
+    elif pa.types.is_struct(kind):
+        fields: list[Any] = [kind.field(index) for index in range(kind.num_fields)]
+        if not fields:
+            raise UnsupportedOperationError(
+                "tables have no structs without fields; leave the column out, or give it fields", column=path
+            )
+        spelled: dict[str, str] = {}
+        for field in fields:
+            name: str = field.name
+            other = spelled.get(name.lower())
+            if other is not None:
+                raise UnsupportedOperationError(
+                    "the names of two columns are the same, or differ by case only, so Spark and Delta cannot"
+                    " tell them apart; leave one out",
+                    column=f"{path}.{name}",
+                    other=f"{path}.{other}",
+                )
+            spelled[name.lower()] = name
+            _require_storable(field.type, f"{path}.{name}")
 
 
 def _numbered(fields: Sequence[AnyField], numbers: Iterator[int]) -> list[AnyField]:

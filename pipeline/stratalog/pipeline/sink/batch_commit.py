@@ -7,9 +7,9 @@ that was decided and appended is never looked at again: its tasks may have run o
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -20,16 +20,16 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.client import Client
-from stratalog.client.messages import DurabilityLike
+from stratalog.client.messages import DurabilityLike, fetched_parts
 from stratalog.pipeline.sink.decision_log import ChosenTask, Decision, DecisionLog, TargetPlan
+from stratalog.pipeline.sink.log_answers import log_answers
+from stratalog.pipeline.sink.staged_copies import copy_staged
 from stratalog.pipeline.sink.staging_topic import DECISIONS, ROWS, StagedTask, staged_batch
 from stratalog.pipeline.sink.target_appender import Appends, TargetAppender, stored_count
 from stratalog.pipeline.sink.target_batches import Target, TargetBatch
+from stratalog.pipeline.sink.target_lanes import TargetLanes
 from stratalog.record.batch_producer import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
 from stratalog.v1 import log_pb2
-
-_ROUND_BYTES = 16 << 20
-"""Staged batches that are appended at a time, those of different partitions side by side."""
 
 _ADVICE = (
     "The batch is decided on, and some of its rows may be appended. Remove the cause and start the write"
@@ -58,14 +58,21 @@ class BatchCommit:
         while True:
             last, end_offset = await self._log.read()
             if last is not None and not last.is_applied:
-                await self._apply(last, is_resumed=is_resumed)
+                try:
+                    await self._apply(last, staged, is_resumed=is_resumed)
+                except LogStoreError:
+                    # Another driver may have finished it meanwhile, and deleted the staged rows.
+                    if (await self._log.read())[0] == last:
+                        raise
+                    continue
                 await self._log.write(last.applied(), end_offset)
                 await self._forget(last, end_offset)
             elif last is not None and last.batch > batch:
                 raise InvalidRequestError(
                     "a later batch of the query is written already, so its checkpoint is an older one, and"
                     " rows would be left out; restore the newest checkpoint, or start a new query with"
-                    " another checkpointLocation, behind the rows that are written",
+                    " another checkpointLocation, and in foreachBatch with another jobId, behind the rows"
+                    " that are written",
                     staging_topic=self._topic,
                     batch=batch,
                     last_batch=last.batch,
@@ -79,10 +86,10 @@ class BatchCommit:
                 # Another driver may have decided meanwhile.
                 is_resumed = not await self._log.write(decision, end_offset)
 
-    async def has_decided(self, batch: int) -> bool:
-        """Whether the batch has a decision, so that its staged rows are needed."""
+    async def has_decided(self) -> bool:
+        """Whether there is a decision, so that the staging topic is needed."""
         last, _ = await self._log.read()
-        return last is not None and last.batch >= batch
+        return last is not None
 
     async def forget(self, tasks: Sequence[StagedTask]) -> None:
         """Delete what these tasks have staged, in a job that is committed. In a query, other rows may lie
@@ -134,29 +141,44 @@ class BatchCommit:
                 )
         return {target: answer.offset for target, answer in zip(targets, answers, strict=True)}
 
-    async def _apply(self, decision: Decision, *, is_resumed: bool) -> None:
-        """Append the rows of a decision, or those that are missing if it `is_resumed`."""
+    async def _apply(self, decision: Decision, tasks: Sequence[StagedTask], *, is_resumed: bool) -> None:
+        """Append the rows of a decision, or those that are missing if it `is_resumed`. `tasks` are those of
+        this driver, which the decision may not have chosen."""
         appends = Appends(self._client, decision, self._durability)
-        stored = [0] * len(decision.plans)
+        # Of a driver that slept, the decision may be a later one than that for its tasks.
+        is_resumed |= decision.tasks != tuple(map(ChosenTask.of, tasks))
         try:
-            if is_resumed:
-                stored = [await stored_count(appends, plan) for plan in decision.plans]
-            appenders = {
-                plan.target: TargetAppender(appends, plan, count)
-                for plan, count in zip(decision.plans, stored, strict=True)
-            }
-            async for batches in self._staged(decision.tasks):
-                by_target: dict[Target, list[bytes]] = {}
-                for one in batches:
-                    by_target.setdefault(one.target, []).append(one.batch)
-                await _all_of(_add(appenders[target], some) for target, some in by_target.items())
-            await _all_of(appender.finish() for appender in appenders.values())
-            await self._secure(target for target, one in appenders.items() if one.has_found_records)
+            if not is_resumed and all(task.places is not None for task in tasks):
+                if await copy_staged(appends, self._topic, tasks):
+                    return
+                is_resumed = True
+            await self._append(appends, is_resumed=is_resumed)
         except LogStoreError as error:
             error.fields |= {"staging_topic": self._topic, "batch": decision.batch}
             error.add_note(_ADVICE)
             raise
-        for plan in decision.plans:
+
+    async def _append(self, appends: Appends, *, is_resumed: bool) -> None:
+        """Read the rows of a decision, and append them, or those that are missing if it `is_resumed`."""
+        plans = appends.decision.plans
+        # Where partitions have several owners, each gets its appends by a connection of its own.
+        await self._client.owners.look_up({plan.target.topic for plan in plans})
+        stored = [await stored_count(appends, plan) for plan in plans] if is_resumed else [0] * len(plans)
+        appenders = {
+            plan.target: TargetAppender(appends, plan, count)
+            for plan, count in zip(plans, stored, strict=True)
+        }
+        lanes = TargetLanes(appenders)
+        try:
+            async with aclosing(self._staged(appends.decision.tasks)) as staged:
+                async for one in staged:
+                    await lanes.add(one)
+            await lanes.finish()
+        finally:
+            lanes.abandon()
+            await lanes.rest()
+        await self._secure(target for target, one in appenders.items() if one.has_found_records)
+        for plan in plans:
             assert appenders[plan.target].record_count == plan.record_count
 
     async def _secure(self, targets: Iterable[Target]) -> None:
@@ -171,27 +193,21 @@ class BatchCommit:
                 if flushed.error is not None:
                     raise flushed.error
 
-    async def _staged(self, tasks: Iterable[ChosenTask]) -> AsyncIterator[list[TargetBatch]]:
+    async def _staged(self, tasks: Iterable[ChosenTask]) -> AsyncGenerator[TargetBatch]:
         """Yield the batches of these attempts in the order in which they were staged, always the same. Raises
         CorruptRecordError if one is missing."""
         left = {task.attempt.encode(): task.batch_count for task in tasks}
-        consumer = self._client.consume(
-            self._topic,
-            start={ROWS: min(task.start_offset for task in tasks)},
-            until={ROWS: max(task.end_offset for task in tasks)},
-            partitions=[ROWS],
-        )
-        async with consumer:
-            ready: list[TargetBatch] = []
-            async for records in consumer.batches():
-                for record in records:
-                    if record.key in left:
-                        left[record.key] -= 1
-                        ready.append(staged_batch(record.headers, record.value))
-                if sum(len(one.batch) for one in ready) >= _ROUND_BYTES:
-                    yield ready
-                    ready = []
-            yield ready
+        start_offset = min(task.start_offset for task in tasks)
+        end_offset = max(task.end_offset for task in tasks)
+        rows = TopicPartition(self._topic, ROWS)
+        async with aclosing(log_answers(self._client, rows, start_offset, end_offset)) as answers:
+            async for answer in answers:
+                for part in fetched_parts(answer, start_offset, end_offset):
+                    for record in part.records:
+                        if record.key in left:
+                            left[record.key] -= 1
+                            yield staged_batch(record.headers, record.value)
+                start_offset = answer.next_fetch_offset
         if any(left.values()):
             raise CorruptRecordError(
                 "staged rows of the batch are missing or doubled; delete the staging topic and start the"
@@ -210,16 +226,3 @@ class BatchCommit:
         for deleted in await self._client.admin.delete_records_of(self._topic, ends):
             if deleted.error is not None:
                 raise deleted.error
-
-
-async def _add(appender: TargetAppender, batches: Iterable[bytes]) -> None:
-    for batch in batches:
-        await appender.add(batch)
-
-
-async def _all_of(works: Iterable[Awaitable[None]]) -> None:
-    """Await all, and raise the first failure only when none runs any more."""
-    outcomes = await asyncio.gather(*works, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import aclosing
 from typing import NamedTuple
 
 from stratalog.base.errors import (
@@ -19,7 +22,9 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.client.append_record import AppendRecord
 from stratalog.client.client import Client
+from stratalog.client.messages import fetched_parts
 from stratalog.client.retry import LONG_WORK, Patience
+from stratalog.pipeline.sink.log_answers import log_answers
 from stratalog.pipeline.sink.staging_topic import DECISIONS, StagedTask
 from stratalog.pipeline.sink.target_batches import Target
 
@@ -48,6 +53,22 @@ class TargetPlan(NamedTuple):
     """The end of the partition before the decision: the records lie behind it."""
 
 
+class TopicCount(NamedTuple):
+    """The rows of a batch for one topic."""
+
+    topic: str
+    topic_id: str
+    record_count: int
+
+    @classmethod
+    def of(cls, counts: Iterable[tuple[Target, int]]) -> tuple[TopicCount, ...]:
+        """The sums of what partitions get, by topic."""
+        sums: Counter[tuple[str, str]] = Counter()
+        for target, count in counts:
+            sums[target.topic, target.topic_id] += count
+        return tuple(sorted(cls(*topic, count) for topic, count in sums.items()))
+
+
 class Decision(NamedTuple):
     """The rows of a batch, and the producer that appends them: sequences begin at 0 in each partition."""
 
@@ -62,10 +83,14 @@ class Decision(NamedTuple):
     """All rows are appended; then there are neither tasks nor plans."""
     record_count: int | None = None
     """The rows that were appended, once all are; None before that, and if an older version wrote them."""
+    topics: tuple[TopicCount, ...] = ()
+    """The rows that each topic got, once all are appended; none before that, and if an older version wrote
+    them."""
 
     def applied(self) -> Decision:
-        record_count = sum(plan.record_count for plan in self.plans)
-        return self._replace(tasks=(), plans=(), is_applied=True, record_count=record_count)
+        topics = TopicCount.of((plan.target, plan.record_count) for plan in self.plans)
+        record_count = sum(topic.record_count for topic in topics)
+        return self._replace(tasks=(), plans=(), is_applied=True, record_count=record_count, topics=topics)
 
     def to_json(self) -> str:
         plans = [[*target, count, end] for target, count, end in self.plans]
@@ -81,7 +106,8 @@ class Decision(NamedTuple):
                 raise ValueError(f"version {version}")
             tasks = tuple(ChosenTask(*one) for one in fields.pop("tasks"))
             plans = tuple(TargetPlan(Target(*one[:3]), *one[3:]) for one in fields.pop("plans"))
-            return cls(**fields, tasks=tasks, plans=plans)
+            topics = tuple(TopicCount(*one) for one in fields.pop("topics", ()))
+            return cls(**fields, tasks=tasks, plans=plans, topics=topics)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptRecordError(
                 "the last decision of a staging topic cannot be read; a newer version may have written it",
@@ -97,8 +123,8 @@ class DecisionLog:
         self._partition = TopicPartition(topic, DECISIONS)
 
     async def read(self) -> tuple[Decision | None, int]:
-        """The last decision, None before the first one, and the end of the log."""
-        topic, number = self._partition
+        """The last decision, None before the first one, and the end of the log. Raises CorruptRecordError for
+        a decision that cannot be read, LogStoreError."""
         try:
             ends = await self._client.offsets([self._partition], "latest")
         except UnknownTopicOrPartitionError:
@@ -106,12 +132,15 @@ class DecisionLog:
         end_offset = ends[self._partition]
         if end_offset == 0:
             return None, 0
-        consumer = self._client.consume(
-            topic, start={number: end_offset - 1}, until={number: end_offset}, partitions=[number]
-        )
-        async with consumer:
-            values = [record.value async for record in consumer]
-        return Decision.from_json(values[-1] if values else None), end_offset
+        last: bytes | None = None
+        async with aclosing(
+            log_answers(self._client, self._partition, end_offset - 1, end_offset)
+        ) as answers:
+            async for answer in answers:
+                for part in fetched_parts(answer, end_offset - 1, end_offset):
+                    for record in part.records:
+                        last = record.value
+        return Decision.from_json(last), end_offset
 
     async def write(self, decision: Decision, end_offset: int) -> bool:
         """Append a decision where the log ended. Returns False if another one is there. Raises

@@ -14,7 +14,7 @@ from stratalog.pipeline.service_options import SERVICE_OPTIONS, ServiceOptions, 
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
 
-OPTION_NAMES = (*SERVICE_OPTIONS, "topic", "durability", "compression", "jobId", "delivery")
+OPTION_NAMES = (*SERVICE_OPTIONS, "topic", "durability", "compression", "jobId", "batchId", "delivery")
 """All of them; docs/spark.md says what they mean."""
 
 _OF_SPARK = ("checkpointLocation", "queryName")
@@ -27,6 +27,7 @@ _DURABILITIES: tuple[Literal["os", "disk", "object"], ...] = ("os", "disk", "obj
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _Text = TypeVar("_Text", bound=str)
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_BATCH_ID = re.compile(r"[0-9]{1,18}")
 
 COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
     "key": ("binary", "string"),
@@ -54,6 +55,9 @@ class SinkOptions:
     compression: str
     job_id: str | None
     """Names a batch job, so that it is written once however often it is run."""
+    batch_id: int | None
+    """The number of the batch that the job writes, for a job that writes batch after batch; None: its only
+    one."""
     is_exactly_once: bool
 
 
@@ -67,12 +71,20 @@ def parse_sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOp
         raise wrong_option("jobId", job_id, "not in a stream, which Spark names by its checkpoint")
     if job_id is not None and _JOB_ID.fullmatch(job_id) is None:
         raise wrong_option("jobId", job_id, "1 to 200 ASCII letters, digits, '.', '_' and '-'")
+    batch_text = options.get("batchId")
+    if batch_text is not None and (job_id is None or is_stream):
+        raise wrong_option("batchId", batch_text, "only beside a jobId: the number that foreachBatch gives")
+    if batch_text is not None and _BATCH_ID.fullmatch(batch_text) is None:
+        raise wrong_option(
+            "batchId", batch_text, "0 to 999999999999999999, the number that foreachBatch gives"
+        )
     return SinkOptions(
         service=require_service(options),
         topic=options.get("topic") or None,
         durability=_choice(options, "durability", _DURABILITIES),
         compression=_choice(options, "compression", _CODECS) or "none",
         job_id=job_id,
+        batch_id=None if batch_text is None else int(batch_text),
         is_exactly_once=delivery == EXACTLY_ONCE,
     )
 

@@ -13,6 +13,7 @@ the object store if the rows have to be, and no time deletes it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,24 @@ _SEGMENT_BYTES = 64 << 20
 """Staged rows are deleted by the segment."""
 
 
+class StagedPlaces(NamedTuple):
+    """The batches of an attempt in the order in which they were staged: a number of each in each array."""
+
+    offsets: array[int]
+    """The records of `ROWS`."""
+    targets: array[int]
+    """The partitions, by their index in the attempt's `record_counts`."""
+    record_counts: array[int]
+
+    @classmethod
+    def none(cls) -> StagedPlaces:
+        return cls(array("q"), array("i"), array("i"))
+
+    def add(self, offset: int, target: int, record_count: int) -> None:
+        for numbers, number in zip(self, (offset, target, record_count), strict=True):
+            numbers.append(number)
+
+
 class StagedTask(NamedTuple):
     """The batches that an attempt of a task has staged."""
 
@@ -47,6 +66,8 @@ class StagedTask(NamedTuple):
     batch_count: int
     record_counts: tuple[tuple[Target, int], ...]
     """The records for each partition."""
+    places: StagedPlaces | None = None
+    """None if a server that was started anew does not know all of them any more."""
 
 
 def staging_topic_name(query: str) -> str:

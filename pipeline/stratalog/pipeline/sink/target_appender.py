@@ -8,6 +8,7 @@ asked how far it came (`stored_count`). The server recognises an append that is 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import NamedTuple
 
 from stratalog.base.errors import (
@@ -21,14 +22,11 @@ from stratalog.client.client import Client
 from stratalog.client.messages import DurabilityLike
 from stratalog.client.retry import LONG_WORK, Patience
 from stratalog.pipeline.sink.decision_log import Decision, TargetPlan
+from stratalog.pipeline.sink.log_answers import log_answers
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import MAX_BATCH_LENGTH, encode_batch, head_of_section
-from stratalog.record.header import HEADER_SIZE, parse_header
-
-_FETCH_BYTES = 8 << 20
-_MAX_WAIT_MS = 1_000
-"""The longest wait for records below the high watermark, which may be in the object store."""
+from stratalog.record.builder import MAX_BATCH_LENGTH, batch_of_producer, encode_batch
+from stratalog.record.header import parse_header
 
 
 class Appends(NamedTuple):
@@ -101,20 +99,12 @@ class TargetAppender:
                 self._patience.succeed()
 
     async def _send(self, batch: bytes, sequence: int, durability: DurabilityLike | None) -> None:
-        header = parse_header(batch)
         decision = self._appends.decision
         topic, topic_id, partition = self._plan.target
-        section = memoryview(batch)[HEADER_SIZE:]
-        head = head_of_section(
-            section,
-            codec=header.codec,
-            records_count=header.records_count,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
-            producer=BatchProducer(decision.producer_id, decision.producer_epoch, sequence),
-        )
+        producer = BatchProducer(decision.producer_id, decision.producer_epoch, sequence)
+        numbered = batch_of_producer(batch, parse_header(batch), producer)
         ack = await self._appends.client.append_batches(
-            topic, partition, b"".join((head, section)), durability=durability, topic_id=topic_id
+            topic, partition, numbered, durability=durability, topic_id=topic_id
         )
         # The next search of the log begins behind it.
         self._plan = self._plan._replace(end_offset=ack.last_offset + 1)
@@ -144,19 +134,15 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
     place = TopicPartition(topic, partition)
     offset, count = plan.end_offset, 0
     while True:
-        [answer] = await appends.client.fetch(
-            {place: offset}, max_wait_ms=_MAX_WAIT_MS, max_bytes=_FETCH_BYTES
-        )
-        if isinstance(answer.error, OffsetOutOfRangeError):
-            log_start = answer.error.fields.get("log_start_offset")
-            if isinstance(log_start, int) and log_start > offset:
-                offset = log_start
-                continue
-        if answer.error is not None:
-            raise answer.error
-        for _, header in batches(answer.batches):
-            if (header.producer_id, header.producer_epoch) == identity:
-                count = max(count, header.base_sequence + header.last_offset_delta + 1)
-        if answer.next_fetch_offset >= answer.high_watermark:
+        try:
+            async with aclosing(log_answers(appends.client, place, offset)) as answers:
+                async for answer in answers:
+                    for _, header in batches(answer.batches):
+                        if (header.producer_id, header.producer_epoch) == identity:
+                            count = max(count, header.base_sequence + header.last_offset_delta + 1)
             return count
-        offset = answer.next_fetch_offset
+        except OffsetOutOfRangeError as error:
+            log_start = error.fields.get("log_start_offset")
+            if not isinstance(log_start, int) or log_start <= offset:
+                raise
+            offset = log_start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
+from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import (
     PARTITION_COUNT,
     ROWS,
+    StagedPlaces,
     StagedTask,
     staging_config,
     target_headers,
@@ -24,6 +26,7 @@ from stratalog.pipeline.sink.topic_rows import rows_by_topic
 
 if TYPE_CHECKING:
     from stratalog.client.blocking.sync_client import SyncClient
+    from stratalog.record.native.record_accumulator import Delivery
 
 
 class TaskStaging:
@@ -51,15 +54,21 @@ class TaskStaging:
         self._create()
         start_offset = self._end_offset()
         counts: Counter[Target] = Counter()
-        batch_count = 0
+        sent: list[tuple[Delivery, Target, int]] = []
         with self._client.producer(linger_ms=0) as producer:
             for one in chain((first,), complete):
                 headers = target_headers(one.target)
-                _ = producer.send(topic, self._attempt, one.batch, partition=ROWS, headers=headers)
+                delivery = producer.send(topic, self._attempt, one.batch, partition=ROWS, headers=headers)
                 counts[one.target] += one.record_count
-                batch_count += 1
-        end_offset = self._end_offset()
-        return StagedTask(self._attempt, start_offset, end_offset, batch_count, tuple(counts.items()))
+                sent.append((delivery, one.target, one.record_count))
+        return StagedTask(
+            self._attempt,
+            start_offset,
+            end_offset=self._end_offset(),
+            batch_count=len(sent),
+            record_counts=tuple(counts.items()),
+            places=_places(sent, list(counts)),
+        )
 
     def _create(self) -> None:
         """Create the staging topic, or make it durable enough for these rows."""
@@ -77,3 +86,15 @@ class TaskStaging:
 
     def _end_offset(self) -> int:
         return self._client.offsets([self._rows], "latest")[self._rows]
+
+
+def _places(sent: Iterable[tuple[Delivery, Target, int]], targets: Sequence[Target]) -> StagedPlaces | None:
+    """The places of batches that are stored; None if the server has forgotten one."""
+    indexes = {target: index for index, target in enumerate(targets)}
+    places = StagedPlaces.none()
+    for delivery, target, record_count in sent:
+        offset = delivery.result().offset
+        if offset == UNKNOWN_OFFSET:
+            return None
+        places.add(offset, indexes[target], record_count)
+    return places

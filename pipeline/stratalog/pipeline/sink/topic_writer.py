@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stratalog.client.client import Client
+    from stratalog.pipeline.sink.decision_log import Decision, TopicCount
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +63,13 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark passes Arrow batches to such a writer
         """Write the rows of a task, in an executor. Raises LogStoreError."""
-        named = _Batch(self._staging_topic, 0, is_first_try=self._options.job_id is None)
+        number = self._options.batch_id or 0
+        named = _Batch(self._staging_topic, number, is_first_try=self._options.job_id is None)
         return _write(self._options, named, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what the tasks have staged. Raises LogStoreError."""
+        """Append what the tasks have staged. Raises InvalidRequestError if the batch that the job names was
+        committed before with another number of rows for a topic, LogStoreError."""
         tasks = [one.task for one in messages if isinstance(one, StagedMessage)]
         if tasks:
             _run(self._options, lambda client: self._commit(client, tasks))
@@ -75,22 +78,26 @@ class TopicWriter(DataSourceArrowWriter):
         """Delete what the tasks have staged, unless the commit has begun to append it."""
         if self._options.is_exactly_once:
             with contextlib.suppress(LogStoreError):
-                _run(self._options, self._abort)
+                _run(self._options, self._abort, is_patient=False)
 
     async def _commit(self, client: Client, tasks: list[StagedTask]) -> None:
         from stratalog.pipeline.sink.batch_commit import BatchCommit
 
         decided = BatchCommit(client, self._staging_topic, self._options.durability)
         try:
-            former = await decided.commit(0, tasks)
+            former = await decided.commit(self._options.batch_id or 0, tasks)
         except LogStoreError as error:
             error.fields["jobId"] = self._staging_topic.removeprefix(STAGING_PREFIX)
             raise
         if former is not None:
+            if self._options.batch_id is not None:
+                _require_same_rows(former, tasks, self._staging_topic)
             logger.warning(
-                "a job of this jobId has decided on its rows before: those are written, and the rows of this"
-                " run are left out: jobId=`%s` written_record_count=`%s` left_out_record_count=`%d`",
+                "a job of this jobId has decided on the rows of this batch before: those are written, and the"
+                " rows of this run are left out: jobId=`%s` batchId=`%s` written_record_count=`%s`"
+                " left_out_record_count=`%d`",
                 self._options.job_id,
+                "" if self._options.batch_id is None else self._options.batch_id,
                 "unknown" if former.record_count is None else former.record_count,
                 sum(count for task in tasks for _, count in task.record_counts),
             )
@@ -105,7 +112,7 @@ class TopicWriter(DataSourceArrowWriter):
         from stratalog.pipeline.sink.batch_commit import BatchCommit
 
         commit = BatchCommit(client, self._staging_topic, self._options.durability)
-        if not await commit.has_decided(0):
+        if not await commit.has_decided():
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 await client.topics.delete(self._staging_topic)
 
@@ -122,7 +129,8 @@ class TopicStreamWriter(StreamWriterBase):
         return _write(self._options, named, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Append what the tasks of a batch have staged, once. Raises LogStoreError."""
+        """Append what the tasks of a batch have staged, once. Raises InvalidRequestError if the batch was
+        committed before with another number of rows for a topic, LogStoreError."""
         staged = [one for one in messages if isinstance(one, StagedMessage)]
         if not staged:
             return
@@ -131,12 +139,41 @@ class TopicStreamWriter(StreamWriterBase):
             from stratalog.pipeline.sink.batch_commit import BatchCommit
 
             decided = BatchCommit(client, staged[0].staging_topic, self._options.durability)
-            await decided.commit(batchId, [one.task for one in staged])
+            tasks = [one.task for one in staged]
+            former = await decided.commit(batchId, tasks)
+            if former is not None:
+                _require_same_rows(former, tasks, staged[0].staging_topic)
 
         _run(self._options, commit)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave everything as it is: the batch will be made again, and its commit deletes what was staged."""
+
+
+def _require_same_rows(former: Decision, tasks: list[StagedTask], staging_topic: str) -> None:
+    """Raise InvalidRequestError if these tasks have other rows than a batch that is committed, which leaves
+    theirs out. Only topics and their numbers of rows are compared: a batch that is made again may have its
+    rows in another order, and those without a key in other partitions."""
+    from stratalog.pipeline.sink.decision_log import TopicCount
+
+    left_out = TopicCount.of(count for task in tasks for count in task.record_counts)
+    # An older version did not note what the topics got.
+    if not former.topics or former.topics == left_out:
+        return
+    raise InvalidRequestError(
+        "this batch was committed before with other rows, and those of this one are not written: a checkpoint"
+        " that two queries share, or an older one, or a jobId that two writes of a foreachBatch share; start"
+        " one of the queries with another checkpointLocation, behind the rows that are written, and give each"
+        " write of a foreachBatch, and each new checkpoint, a jobId of its own",
+        staging_topic=staging_topic,
+        batch=former.batch,
+        written=_counts_text(former.topics),
+        left_out=_counts_text(left_out),
+    )
+
+
+def _counts_text(counts: Iterable[TopicCount]) -> str:
+    return ", ".join(f"{one.record_count} to {one.topic} ({one.topic_id})" for one in counts) or "nothing"
 
 
 class _Batch(NamedTuple):
@@ -189,12 +226,12 @@ def _property(name: str) -> str:
     return value
 
 
-def _run(options: SinkOptions, work: Callable[[Client], Awaitable[_T]]) -> _T:
-    """Do the work with a client of its own."""
-    from stratalog.client.retry import LONG_WORK
+def _run(options: SinkOptions, work: Callable[[Client], Awaitable[_T]], *, is_patient: bool = True) -> _T:
+    """Do the work with a client of its own. One that is not patient gives a silent server up soon."""
+    from stratalog.client.retry import LONG_WORK, RetryPolicy
 
     async def run() -> _T:
-        async with options.service.client(LONG_WORK) as client:
+        async with options.service.client(LONG_WORK if is_patient else RetryPolicy()) as client:
             return await work(client)
 
     return asyncio.run(run())

@@ -101,7 +101,7 @@ class StratalogDataSource(DataSource):
     def _sink_options(self, schema: StructType, *, is_overwrite: bool, is_stream: bool) -> SinkOptions:
         if is_overwrite:
             raise UnsupportedOperationError(
-                'a log is only appended to; use .outputMode("append") or "update"'
+                'a log is only appended to; use .outputMode("append"), or foreachBatch with jobId and batchId'
                 if is_stream
                 else 'a log is only appended to; use .mode("append")'
             )

@@ -20,6 +20,7 @@ from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
 DEFAULT_SNAPSHOT_LEASE_S = 3600
 """How long the objects of a snapshot stay unless the options say otherwise, where that can be had."""
+DEFAULT_IDLE_POLL_MS = 1000
 EARLIEST = -2
 """Kafka's number for the log start."""
 LATEST = -1
@@ -49,6 +50,7 @@ OPTION_NAMES = (
     "pushdown",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "idlePollMs",
 )
 """All of them; docs/spark.md says what they mean."""
 
@@ -58,7 +60,11 @@ _NOT_IN_STREAMS = {
     "pushdown": "not in a stream, which reads all records",
 }
 _MAX_OFFSETS, _MAX_BYTES = "maxOffsetsPerTrigger", "maxBytesPerTrigger"
-_NOT_IN_QUERIES = dict.fromkeys((_MAX_OFFSETS, _MAX_BYTES), "only in a stream, whose batches it bounds")
+_IDLE_POLL = "idlePollMs"
+_NOT_IN_QUERIES = {
+    **dict.fromkeys((_MAX_OFFSETS, _MAX_BYTES), "only in a stream, whose batches it bounds"),
+    _IDLE_POLL: "only in a stream, which looks for new records",
+}
 _COLUMN_OPTIONS = ("columns", "includeHeaders")
 _COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
 
@@ -112,6 +118,8 @@ class ReadOptions:
     max_partition_bytes: int
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
+    idle_poll_ms: int
+    """A stream that has found nothing new does not look at the store again for so long."""
     fails_on_data_loss: bool
 
     def selects(self, topic: str) -> bool:
@@ -159,6 +167,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         or DEFAULT_MAX_PARTITION_BYTES,
         max_offsets_per_trigger=given.number(_MAX_OFFSETS, "a number of offsets"),
         max_bytes_per_trigger=given.number(_MAX_BYTES, "a number of bytes"),
+        idle_poll_ms=given.idle_poll_ms(),
         fails_on_data_loss=flag_option(options, DATA_LOSS, default=True),
     )
 
@@ -246,6 +255,11 @@ class _Given:
         if self.has("snapshot") and self._options.get("lease", "").strip() == "0":
             return 0
         return self.number("lease", "a number of seconds")
+
+    def idle_poll_ms(self) -> int:
+        if self._options.get(_IDLE_POLL, "").strip() == "0":
+            return 0
+        return self.number(_IDLE_POLL, "a number of milliseconds") or DEFAULT_IDLE_POLL_MS
 
     def isolation(self) -> IsolationLevel:
         levels = {level.value: level for level in IsolationLevel}

@@ -10,10 +10,15 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A column under its Spark name, with its type in Spark's DDL."""
+    """A column under its Spark name, with its type as Spark shows it."""
 
     name: str
     spark_type: str
+
+    @property
+    def ddl(self) -> str:
+        """The type in Spark's DDL, where `timestamp` is another one by spark.sql.timestampType."""
+        return "timestamp_ltz" if self.spark_type == "timestamp" else self.spark_type
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -34,7 +39,7 @@ COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
 
 def spark_schema(names: Iterable[str]) -> str:
     """These columns as Spark's DDL. Raises KeyError for a name that is not a column."""
-    return ", ".join(f"{name} {COLUMNS_BY_NAME[name].spark_type}" for name in names)
+    return ", ".join(f"{name} {COLUMNS_BY_NAME[name].ddl}" for name in names)
 
 
 ALL_COLUMNS = spark_schema(COLUMNS_BY_NAME)

@@ -8,7 +8,8 @@ its tiered end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from stratalog.base.errors import (
@@ -28,6 +29,7 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart
 from stratalog.client.position import TimePosition
 from stratalog.client.values.admin_values import PartitionLog
+from stratalog.remote.metadata.head.page_loader import RunAll
 
 _BYTES_PER_OFFSET = 100.0
 """An estimate for a log without local records."""
@@ -56,9 +58,10 @@ class ServedLog(NamedTuple):
 class ServedLogs:
     """The logs of a store as its servers have them. Thread-safe."""
 
-    def __init__(self, client: SyncClient, store_id: UUID) -> None:
+    def __init__(self, client: SyncClient, store_id: UUID, run_all: RunAll) -> None:
         self._client = client
         self._store_id = store_id
+        self._run_all = run_all
 
     def logs_of(
         self, tips_by_topic: Mapping[str, Sequence[TopicIdPartition]]
@@ -68,8 +71,11 @@ class ServedLogs:
         partition that is offline, UnknownTopicOrPartitionError, ServerUnavailableError."""
         self._require_same_topics(tips_by_topic)
         found: dict[TopicIdPartition, ServedLog] = {}
-        for topic, tips in tips_by_topic.items():
-            logs = {one.partition: one for one in self._client.admin.describe_log(topic)}
+        describe = self._client.admin.describe_log
+        answers = self._run_all([partial(describe, topic) for topic in tips_by_topic])
+        described = cast("Sequence[list[PartitionLog]]", answers)
+        for (topic, tips), each in zip(tips_by_topic.items(), described, strict=True):
+            logs = {one.partition: one for one in each}
             for tip in tips:
                 if tip.partition not in logs:
                     raise UnknownTopicOrPartitionError(

@@ -12,7 +12,7 @@ out whole batches.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 
 
-def scan(store: ObjectStore, spans: Sequence[SliceSpan], names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def scan(store: ObjectStore, spans: Sequence[SliceSpan], names: tuple[str, ...]) -> Generator[pa.RecordBatch]:
     """All records of the spans, in their order, as batches with the columns `names`.
 
     Raises StoreError, CorruptRecordError.

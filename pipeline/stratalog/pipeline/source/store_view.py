@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
@@ -107,6 +107,15 @@ class TopicPartitionView:
         return {"topic": self.topic, "partition": self.tip.partition}
 
 
+class TopicViews(NamedTuple):
+    """The wanted topics at one moment."""
+
+    topics: Sequence[TopicEntry]
+    """The entries that the catalog had."""
+    partitions: Sequence[TopicPartitionView]
+    """Those that are wanted, sorted by topic and number."""
+
+
 class StoreReader:
     """The metadata of a store, followed from view to view. Not thread-safe: belongs to one reader on the
     driver. Its methods raise StoreError."""
@@ -124,7 +133,7 @@ class StoreReader:
         self.store = store
         self.run_all = run_all
         self._identity = StoreIdentity.open(store)
-        self.served = _served_logs(client, self._identity)
+        self.served = _served_logs(client, self._identity, run_all)
         """The logs of the servers; None without a service."""
         ids = SystemIdGenerator()
         self._clock = SystemClock()
@@ -168,15 +177,19 @@ class StoreReader:
         return [entry for name, entry in found.items() if options.selects(name)]
 
     def view(self, options: ReadOptions) -> list[TopicPartitionView]:
-        """The wanted partitions now, or after the commit of the options, sorted by topic and number. Raises
-        UnknownTopicOrPartitionError, and ObjectNotFoundError if an object of that commit is gone."""
-        if options.snapshot is not None:
-            return self._view_at(options, options.snapshot)
-        return self.view_now(options, needs_all=True)
+        """The wanted partitions of `views`. Raises as it does."""
+        return [*self.views(options).partitions]
 
-    def view_now(self, options: ReadOptions, *, needs_all: bool) -> list[TopicPartitionView]:
-        """The wanted partitions that there are now. `needs_all`: raise UnknownTopicOrPartitionError unless
-        each named topic is there.
+    def views(self, options: ReadOptions) -> TopicViews:
+        """The wanted topics now, or after the commit of the options. Raises UnknownTopicOrPartitionError, and
+        ObjectNotFoundError if an object of that commit is gone."""
+        if options.snapshot is not None:
+            return self._views_at(options, options.snapshot)
+        return self.views_now(options, needs_all=True)
+
+    def views_now(self, options: ReadOptions, *, needs_all: bool) -> TopicViews:
+        """The wanted topics that there are now. `needs_all`: raise UnknownTopicOrPartitionError unless each
+        topic and partition that is named is there.
 
         A server may not know a topic or a partition yet that the catalog has, or not any more, and an owner
         may be away. So the catalog and the servers are asked again for a while."""
@@ -186,7 +199,7 @@ class StoreReader:
             if needs_all:
                 require_topics(options, topics)
             try:
-                return self.view_of(options, topics)
+                return TopicViews(topics, self.view_of(options, topics))
             except LogStoreError as error:
                 pause_s = self._pause_s(error, attempt, self._clock.monotonic_s() - start_s)
                 if pause_s is None:
@@ -262,7 +275,7 @@ class StoreReader:
         self._catalog.refresh(dated=True)
         return self._catalog
 
-    def _view_at(self, options: ReadOptions, commit: Commit) -> list[TopicPartitionView]:
+    def _views_at(self, options: ReadOptions, commit: Commit) -> TopicViews:
         cutter = StoreCutter(self.store, self._identity)
         moment = cutter.moment(Until(seq=commit.seq, shard=commit.shard))
         lease = SnapshotLease(options, self._require_writable)
@@ -292,7 +305,8 @@ class StoreReader:
                 "to with a lease",
                 **fields,
             )
-        return self._views(options, topics, lambda shard: replayed[shard].state)
+        views = self._views(options, topics, lambda shard: replayed[shard].state)
+        return TopicViews(topics, views)
 
     def _views(
         self, options: ReadOptions, topics: Sequence[TopicEntry], state_of: Callable[[int], ShardState]
@@ -418,13 +432,13 @@ def reader_of(
         yield StoreReader(store, partial(run_together, threads), client, retry)
 
 
-def _served_logs(client: SyncClient | None, identity: StoreIdentity) -> ServedLogs | None:
+def _served_logs(client: SyncClient | None, identity: StoreIdentity, run_all: RunAll) -> ServedLogs | None:
     if client is None:
         return None
     # Not above: only a query with a service loads grpc.
     from stratalog.pipeline.source.served_log import ServedLogs
 
-    return ServedLogs(client, identity.store_id)
+    return ServedLogs(client, identity.store_id, run_all)
 
 
 def run_together(threads: ThreadPoolExecutor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
@@ -438,7 +452,7 @@ def run_together(threads: ThreadPoolExecutor, functions: Sequence[Callable[[], o
 
 def require_topics(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
     """Raise UnknownTopicOrPartitionError unless each named topic was found, and at least one for a
-    pattern."""
+    pattern, which has each partition that is named."""
     names = {entry.name for entry in found}
     missing = [name for name in options.topics if name not in names]
     if missing or not names:
@@ -450,6 +464,21 @@ def require_topics(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
             topic=", ".join(missing) if missing else options.topic_pattern,
             store=options.store_url.partition("?")[0],
             **({} if commit is None else {"snapshot": commit.text}),
+        )
+    _require_numbers(options, found)
+
+
+def _require_numbers(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
+    """Raise UnknownTopicOrPartitionError if a pattern is given, and a partition that no topic of it has."""
+    partition_count = max(entry.partition_count for entry in found)
+    if options.topic_pattern is None or options.partitions is None:
+        return
+    if max(options.partitions) >= partition_count:
+        raise UnknownTopicOrPartitionError(
+            "no topic of the pattern has such a partition; correct the option partitions",
+            topic=options.topic_pattern,
+            partition=max(options.partitions),
+            partition_count=partition_count,
         )
 
 

@@ -1,9 +1,10 @@
 """The offsets of a stream, as its checkpoint keeps them: the next offset of each partition.
 
-    {"version": 1, "topics": {"flights": {"id": "8c5a...", "offsets": {"0": 1400, "1": 977}}}}
+    {"version": 1, "store": "51d0...", "topics": {"flights": {"id": "8c5a...", "offsets": {"0": 14, "1": 9}}}}
 
-The id tells a topic from another one that was created under its name later. A stream with a service has
-"epochs" beside the offsets: the leader epochs of the partitions at that time.
+The id tells a topic from another one that was created under its name later, and that of the store tells it
+from a restored copy, which may go on with other records. Checkpoints of earlier software lack "store". A
+stream with a service has "epochs" beside the offsets: the leader epochs of the partitions at that time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class StreamOffsets:
     """The next offsets of all topics of a stream, by name. Immutable."""
 
     topics: Mapping[str, TopicOffsets] = field(default_factory=dict[str, TopicOffsets])
+    store_id: UUID | None = None
+    """None in the offsets of earlier software."""
 
     def next_offset(self, topic: str, topic_id: UUID, partition: int) -> int:
         """Where reading goes on; 0 for a partition that the stream has not seen yet."""
@@ -50,6 +53,7 @@ class StreamOffsets:
     def to_json(self) -> dict[str, Any]:
         return {
             "version": _VERSION,
+            **({} if self.store_id is None else {"store": str(self.store_id)}),
             "topics": {
                 name: {
                     "id": str(topic.topic_id),
@@ -69,13 +73,15 @@ class StreamOffsets:
                 version=parsed.get("version"),
                 supported=_VERSION,
             )
+        store = parsed.get("store")
         return StreamOffsets(
             {
                 name: TopicOffsets(
                     UUID(topic["id"]), _by_number(topic["offsets"]), _by_number(topic.get("epochs", {}))
                 )
                 for name, topic in parsed["topics"].items()
-            }
+            },
+            None if store is None else UUID(store),
         )
 
 

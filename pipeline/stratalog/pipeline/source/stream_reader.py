@@ -9,12 +9,13 @@ goes on as records are appended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.retry import LONG_WORK
 from stratalog.pipeline.source.data_loss import report_loss
@@ -31,13 +32,14 @@ from stratalog.pipeline.source.read_options import ReadOptions
 from stratalog.pipeline.source.store_view import (
     StoreReader,
     TopicPartitionView,
+    TopicViews,
     reading_store,
-    require_topics,
 )
 from stratalog.pipeline.source.stream_limits import Backlog, limited_by_bytes, limited_by_offsets
 from stratalog.pipeline.source.stream_offsets import StreamOffsets, TopicOffsets
 from stratalog.pipeline.source.topic_reader import planned_partitions, read_task
 from stratalog.pipeline.spark_interface import StreamReaderMixin
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +58,11 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
         self._target: StreamOffsets | None = None
         """The end of a query that reads what there is now."""
         self._newest = StreamOffsets()
+        self._clock = SystemClock()
+        self._idle: StreamOffsets | None = None
+        """The end of the stream, if the last look at the store found nothing behind it."""
+        self._looked_s = 0.0
+        """The monotonic time of that look."""
 
     def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_names": self._names}
@@ -67,16 +74,15 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
         """Where a new stream begins. Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError,
         StoreError."""
         reader, options = self._following(), self._options
-        require_topics(options, reader.topics(options))
         views = reader.view(options)
         offsets = offsets_of(reader, views, options.starting, options)
         for view in views:
             require_in_log(view, offsets[view.tip], fails=options.fails_on_data_loss)
-        return _offsets(views, offsets).to_json()
+        return self._offsets(views, offsets).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end of this query."""
-        self._target = self._ends(self._views())
+        self._target = self._ends(self._views().partitions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of a batch, which Spark gives to `latestOffset`. Both may hold there; Spark takes one."""
@@ -105,7 +111,8 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
         """The tasks of a batch, by its offsets and the store's present state. Raises OffsetOutOfRangeError as
         `latestOffset`, StoreError."""
         before, behind = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
-        views = {(view.topic, view.tip): view for view in self._views()}
+        self._require_same_store(behind)
+        views = {(view.topic, view.tip): view for view in self._views().partitions}
         ranges: list[PartitionRange] = []
         for name, topic in behind.topics.items():
             for number, end_offset in topic.offsets.items():
@@ -136,12 +143,23 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
         self._resources = self._reader = None
 
     def _next_end(self, before: StreamOffsets, *, is_limited: bool) -> StreamOffsets:
-        """The end of the next batch."""
-        views = self._views()
-        self._require_known_topics(before)
-        self._newest = self._ends(views)
-        ends = self._limited(before, views, is_limited=is_limited)
-        return self._carried(before, _offsets(views, ends))
+        """The end of the next batch. An idle stream looks at the store once in a while: Spark asks again and
+        again, and each look costs requests."""
+        now_s = self._clock.monotonic_s()
+        if before == self._idle and now_s - self._looked_s < self._options.idle_poll_ms / 1000:
+            return before
+        end = self._looked_end(before, is_limited=is_limited)
+        self._idle, self._looked_s = (end if end == before else None), now_s
+        return end
+
+    def _looked_end(self, before: StreamOffsets, *, is_limited: bool) -> StreamOffsets:
+        """The end of the next batch by the store's present state."""
+        self._require_same_store(before)
+        found = self._views()
+        self._require_known_topics(before, found.topics)
+        self._newest = self._ends(found.partitions)
+        ends = self._limited(before, found.partitions, is_limited=is_limited)
+        return self._carried(before, self._offsets(found.partitions, ends))
 
     def _following(self) -> StoreReader:
         if self._reader is None:
@@ -151,11 +169,25 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
             )
         return self._reader
 
-    def _views(self) -> list[TopicPartitionView]:
-        return self._following().view_now(self._options, needs_all=False)
+    def _views(self) -> TopicViews:
+        return self._following().views_now(self._options, needs_all=False)
 
     def _ends(self, views: Sequence[TopicPartitionView]) -> StreamOffsets:
-        return _offsets(views, {view.tip: readable_end(view, self._options.isolation) for view in views})
+        return self._offsets(views, {view.tip: readable_end(view, self._options.isolation) for view in views})
+
+    def _offsets(
+        self, views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]
+    ) -> StreamOffsets:
+        """Offsets of these partitions, with the ids and leader epochs that belong to them."""
+        topics: dict[str, TopicOffsets] = {}
+        for view in views:
+            known = topics.get(view.topic, TopicOffsets(view.tip.topic_id, {}))
+            each = {**known.offsets, view.tip.partition: offsets[view.tip]}
+            epochs = dict(known.epochs)
+            if view.served is not None:
+                epochs[view.tip.partition] = view.served.leader_epoch
+            topics[view.topic] = TopicOffsets(view.tip.topic_id, each, epochs)
+        return StreamOffsets(topics, self._following().store_id)
 
     def _limited(
         self, before: StreamOffsets, views: Sequence[TopicPartitionView], *, is_limited: bool
@@ -189,10 +221,19 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
 
     def _begin(self, before: StreamOffsets, view: TopicPartitionView) -> int:
         """Where the stream goes on in a partition: earlier if a server has taken over without records that
-        were read, and the options take that."""
+        were read, or the store was restored without them, and the options take that."""
         place = view.topic, view.tip.topic_id, view.tip.partition
         offset, epoch = before.next_offset(*place), before.epoch(*place)
         if view.served is None:
+            # Where a service was read, records may be on their way to the store.
+            if epoch is None and offset > view.log_end_offset:
+                self._report_loss(
+                    "the store has fewer than the stream has read, as after a restore",
+                    **view.error_fields,
+                    offset=offset,
+                    end_offset=view.log_end_offset,
+                )
+                return view.log_end_offset
             return offset
         same_end = min(offset, view.log_end_offset)
         if epoch is not None and epoch != view.served.leader_epoch and same_end == offset:
@@ -227,18 +268,35 @@ class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
                 topics[name] = topic
             elif now is not None and now.topic_id == topic.topic_id:
                 # An epoch belongs to its offset.
-                epochs = {number: one for number, one in topic.epochs.items() if number not in now.offsets}
+                epochs = {
+                    number: one
+                    for number, one in topic.epochs.items()
+                    if now.offsets.get(number) in (None, topic.offsets.get(number))
+                }
                 topics[name] = TopicOffsets(
                     now.topic_id, {**topic.offsets, **now.offsets}, {**epochs, **now.epochs}
                 )
-        return StreamOffsets(topics)
+        return StreamOffsets(topics, behind.store_id)
 
-    def _require_known_topics(self, before: StreamOffsets) -> None:
-        """Report topics of the stream that are gone."""
-        found = {entry.name: entry.topic_id for entry in self._following().topics(self._options)}
+    def _require_same_store(self, offsets: StreamOffsets) -> None:
+        """Report offsets of another store: its copy may have other records below them."""
+        store_id = self._following().store_id
+        if offsets.store_id not in (None, store_id):
+            report_loss(
+                "records may be lost: the store is another one than the stream has read, such as one that was"
+                " restored, and may have other records below the offsets of the checkpoint",
+                fails=self._options.fails_on_data_loss,
+                store_id=store_id,
+                checkpoint_store_id=offsets.store_id,
+            )
+
+    def _require_known_topics(self, before: StreamOffsets, topics: Iterable[TopicEntry]) -> None:
+        """Report topics of the stream that are gone, or were created anew under their names."""
+        found = {entry.name: entry.topic_id for entry in topics}
         for name, topic in before.topics.items():
             if self._options.selects(name) and found.get(name) != topic.topic_id:
-                self._report_loss("the topic is gone", topic=name)
+                reason = "the topic was created anew" if name in found else "the topic is gone"
+                self._report_loss(reason, topic=name)
 
     def _require_in_log(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> None:
         """Report offsets of a batch that lie outside of the log."""
@@ -282,15 +340,3 @@ class UnlimitedStreamReader(TopicStreamReader):
         tasks = super().partitions(start, end)
         self._planned = StreamOffsets.from_json(end)
         return tasks
-
-
-def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]) -> StreamOffsets:
-    topics: dict[str, TopicOffsets] = {}
-    for view in views:
-        known = topics.get(view.topic, TopicOffsets(view.tip.topic_id, {}))
-        each = {**known.offsets, view.tip.partition: offsets[view.tip]}
-        epochs = dict(known.epochs)
-        if view.served is not None:
-            epochs[view.tip.partition] = view.served.leader_epoch
-        topics[view.topic] = TopicOffsets(view.tip.topic_id, each, epochs)
-    return StreamOffsets(topics)

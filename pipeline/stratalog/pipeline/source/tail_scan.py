@@ -114,7 +114,7 @@ class TailScan:
             del self._positions[span]
         else:
             self._positions[span] = next_offset
-        if answer.error is not None:
+        if answer.error is not None or answer.topic_id != span.topic_id:
             return
         end_offset = min(next_offset, span.end_offset)
         self._check_holes(span, answer, first_offset, end_offset)

@@ -2,7 +2,8 @@
 
 A batch has the offsets from its first row to its last one, holes included. The kernel that encodes rows gives
 them offsets without holes. So a row without key and value stands in each hole, and is taken out again, as a
-compaction does. A wide hole ends the batch.
+compaction does. A wide hole ends the batch, and so does a time that is too far away from those before it for
+the difference to be a number of 64 bits.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -78,7 +79,10 @@ def _batches_of(rows: _Rows, sizes: Numbers) -> Iterator[tuple[int, int]]:
     is_full |= np.arange(1, len(sizes)) % BATCH_ROWS == 0
     has_other_time = (np.diff(rows.times) != 0) & (rows.kinds[1:] == _LOG_APPEND_TIME)
     is_wide_hole = np.diff(rows.offsets) > MAX_HOLE + 1
-    cuts = np.flatnonzero(is_full | has_other_time | (np.diff(rows.kinds) != 0) | is_wide_hole) + 1
+    # -2 and 1 are far from each other, and so are they from -1 and 0, which are near.
+    is_far_time = np.diff(np.where(np.isin(rows.times >> 62, (-1, 0)), 0, rows.times >> 62)) != 0
+    is_end = is_full | has_other_time | (np.diff(rows.kinds) != 0) | is_wide_hole | is_far_time
+    cuts = np.flatnonzero(is_end) + 1
     bounds = [0, *cuts.tolist(), len(sizes)]
     yield from itertools.pairwise(bounds)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.pipeline.jobs.cluster import Cluster
@@ -28,6 +28,7 @@ from stratalog.pipeline.transfer.staged_rows import (
     as_result,
     stage_rows,
 )
+from stratalog.pipeline.transfer.table_columns import COLUMNS, named_columns, require_time_type
 from stratalog.pipeline.transfer.topic_import import (
     AcceptConfig,
     ImportReport,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 _ORDER = "order"
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -73,8 +73,8 @@ class BackfillPlan(NamedTuple):
     partition_count: int
     config: Mapping[str, str]
     columns: Mapping[str, str]
-    """SQL expressions over the table, for `COLUMNS`. Without one, a column of that name is taken, if there
-    is one."""
+    """SQL expressions over the table, for `COLUMNS`. Without one, the column that Spark finds by that name
+    is taken, if there is one."""
     order_by: tuple[str, ...] = ()
     """SQL expressions; the order of the rows of a partition. Without any it is the timestamp, if there is
     one."""
@@ -100,8 +100,11 @@ def backfill_topic(
     open_store: OpenPlace,
     plan: BackfillPlan,
     accept: AcceptConfig,
+    on_untaken: Callable[[Sequence[str]], None],
 ) -> ImportReport:
     """Create the topic with the rows of the table, which is read when the plan is found to be possible.
+    Before rows are read, it calls `on_untaken` with the columns of the table that no record has, if there are
+    any.
 
     Raises as `create_topic`, InvalidRequestError for a table without values, LogStoreError if Spark gives up.
     The topic is there with all rows, or not at all.
@@ -111,6 +114,9 @@ def backfill_topic(
     with own_errors():
         with open_store() as means:
             rows = _rows(frame, plan, means.clock.now_ms())
+        untaken = _untaken(frame, rows)
+        if untaken:
+            on_untaken(untaken)
         places = max(1, frame.rdd.getNumPartitions())
         by_order = ("partition", _ORDER)
         ranged = rows.repartitionByRange(places, *by_order).sortWithinPartitions(*by_order)
@@ -131,7 +137,9 @@ def _rows(frame: DataFrame, plan: BackfillPlan, now_ms: int) -> DataFrame:
     """The rows as `TABLE_COLUMNS`, and their order."""
     from pyspark.sql import functions as f
 
-    given: dict[str, Column] = {name: f.col(name) for name in COLUMNS if name in frame.columns}
+    is_case_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    named = named_columns(frame.columns, plan.columns.keys(), is_case_sensitive=is_case_sensitive)
+    given: dict[str, Column] = {name: f.col(f"`{column}`") for name, column in named.items()}
     given |= {name: f.expr(text) for name, text in plan.columns.items()}
     if "value" not in given:
         raise InvalidRequestError(
@@ -155,18 +163,24 @@ def _rows(frame: DataFrame, plan: BackfillPlan, now_ms: int) -> DataFrame:
     )
 
 
+def _untaken(frame: DataFrame, rows: DataFrame) -> list[str]:
+    """The columns of the table that the rows do not come from, in order."""
+    # Spark's Python does not show plans.
+    plan: Any = cast("Any", rows)._jdf.queryExecution().analyzed()
+    taken = {str(plan.references().toSeq().apply(at).name()) for at in range(plan.references().size())}
+    return [name for name in frame.columns if name not in taken]
+
+
 def _time_ms(frame: DataFrame, timestamp: Column | None, now_ms: int) -> Column:
-    """The time of a row: a timestamp of Spark, or a number of milliseconds; without one, now."""
+    """The time of a row: a time of Spark, or a whole number of milliseconds; without one, now. Raises
+    InvalidRequestError for another type."""
     from pyspark.sql import functions as f
 
     if timestamp is None:
         return f.lit(now_ms).cast("bigint")
-    kind = frame.select(timestamp).schema.fields[0].dataType.typeName()
-    number = (
-        timestamp
-        if kind in ("byte", "short", "integer", "long")
-        else f.unix_millis(timestamp.cast("timestamp"))
-    )
+    kind = frame.select(timestamp).schema.fields[0].dataType
+    is_number = require_time_type(kind.typeName(), getattr(kind, "scale", 0))
+    number = timestamp if is_number else f.unix_millis(timestamp.cast("timestamp"))
     return f.coalesce(number.cast("bigint"), f.lit(now_ms).cast("bigint"))
 
 

@@ -107,10 +107,11 @@ def export_topics(
             raise whole_export(target.store)
         with reader_of(means.store) as reader:
             reader.lease_as_asked(options)
-            views = reader.view(options)
-            ranges = all_ranges_of(reader, views, options)
+            views = reader.views(options)
+            ranges = all_ranges_of(reader, views.partitions, options)
             files = _plan_files(reader, ranges, options)
-            entries = {entry.topic_id: entry for entry in reader.topics(options)}
+            # Of the catalog at that moment: a topic of a snapshot may be deleted by now, or altered.
+            entries = {entry.topic_id: entry for entry in views.topics}
             store_id = str(reader.store_id)
         if files:
             # A target that takes no files is found out before the tasks, which may take hours.
@@ -241,12 +242,11 @@ def _topics(
             )
         )
     for topic, each in sorted(partitions.items()):
-        entry = entries.get(ids[topic])
+        entry = entries[ids[topic]]
         yield ExportedTopic(
             name=topic,
             topic_id=str(ids[topic]),
-            # A snapshot may be of a topic that is deleted by now, and forgotten.
-            partition_count=max(entry.partition_count if entry else 0, each[-1].partition + 1),
-            config=dict(entry.config) if entry else {},
+            partition_count=entry.partition_count,
+            config=dict(entry.config),
             partitions=tuple(each),
         )

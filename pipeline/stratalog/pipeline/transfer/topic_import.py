@@ -7,9 +7,10 @@ producers and transactions: a record of an export is a record.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -36,12 +37,14 @@ AcceptConfig = Callable[[Mapping[str, str]], Codec]
 """Checks the keys of a new topic, and returns the codec that its log stores batches in. Raises
 InvalidConfigError."""
 
-RETENTION_MS = "retention.ms"
-_UNLIMITED = "-1"
+UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""The keys of a new topic that would delete old records at once, and their values unless the job is given
+others."""
 _pc: Any = pc
 """Its stubs have open type arguments."""
 OBJECT_BYTES = 128 << 20
-"""About the data of an object."""
+"""About the most data of an object, and the data of the files that one task takes. The files say how large
+they were in another log, with another compression."""
 
 
 class SourceFile(NamedTuple):
@@ -74,7 +77,7 @@ class TopicPlan(NamedTuple):
     name: str
     partition_count: int
     config: Mapping[str, str]
-    """Its own keys; without `retention.ms` nothing is deleted by time."""
+    """Its own keys; without those of `UNLIMITED` nothing is deleted by time or size."""
     sources: Sequence[SourcePartition]
 
 
@@ -95,6 +98,8 @@ class ImportReport(NamedTuple):
     config: Mapping[str, str]
     object_count: int
     partitions: tuple[ImportedPartition, ...]
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """Keys of the exported topic that the new one does not have."""
 
 
 class _Topic(NamedTuple):
@@ -115,8 +120,8 @@ class _Slice(NamedTuple):
     files: tuple[SourceFile, ...]
 
 
-class _Object(NamedTuple):
-    """An object to write: the work of a task. Pickled to it."""
+class _Work(NamedTuple):
+    """The slices of an object, or of several if they become large: the work of a task. Pickled to it."""
 
     place: ObjectPlace
     slices: tuple[_Slice, ...]
@@ -143,14 +148,16 @@ def import_topic(
     """
     with open_source() as source:
         topic = read_manifest(source.store).topic(source_topic)
-    kept = {key: value for key, value in topic.config.items() if key != RETENTION_MS}
+    kept = {key: value for key, value in topic.config.items() if key not in UNLIMITED}
     plan = TopicPlan(name, topic.partition_count, {**kept, **config}, _sources_of(topic))
-    return create_topic(cluster, open_source, open_store, plan, accept)
+    report = create_topic(cluster, open_source, open_store, plan, accept)
+    left_out = {key: topic.config[key] for key in topic.config.keys() - kept.keys() - config.keys()}
+    return report._replace(left_out=left_out)
 
 
 def config_of(own: Mapping[str, str]) -> dict[str, str]:
     """The configuration of a new topic with these keys of its own: old records are not deleted at once."""
-    return {RETENTION_MS: _UNLIMITED, **own}
+    return {**UNLIMITED, **own}
 
 
 def create_topic(
@@ -169,7 +176,7 @@ def create_topic(
             for done in cluster.each(partial(_write, open_source, open_store, stamp), tasks):
                 if isinstance(done, LogStoreError):
                     raise done
-                objects.append(done)
+                objects += done
         # A partition without a record begins at its end.
         starts = {one.partition: one.first_offset if one.files else one.end_offset for one in sources}
         created.publish(starts, objects)
@@ -206,8 +213,8 @@ def _sources_of(topic: ExportedTopic) -> list[SourcePartition]:
     ]
 
 
-def _plan(created: NewTopic, sources: Sequence[SourcePartition]) -> Iterator[_Object]:
-    """The objects, those of a shard in the order of their slices."""
+def _plan(created: NewTopic, sources: Sequence[SourcePartition]) -> Iterator[_Work]:
+    """The work of each task, that of a shard in the order of its slices."""
     by_shard: dict[ObjectPlace, list[SourcePartition]] = defaultdict(list)
     for one in sorted(sources):
         by_shard[created.place(one.partition)].append(one)
@@ -217,7 +224,7 @@ def _plan(created: NewTopic, sources: Sequence[SourcePartition]) -> Iterator[_Ob
         for source in partitions:
             for number, file in enumerate(source.files):
                 if size_bytes + file.data_bytes > OBJECT_BYTES and slices:
-                    yield _Object(place, tuple(slices))
+                    yield _Work(place, tuple(slices))
                     slices, size_bytes = [], 0
                 is_last = number + 1 == len(source.files)
                 base_offset = file.first_offset if number else source.first_offset
@@ -230,43 +237,89 @@ def _plan(created: NewTopic, sources: Sequence[SourcePartition]) -> Iterator[_Ob
                     slices.append(_Slice(source.partition, base_offset, end_offset, (file,)))
                 size_bytes += file.data_bytes
         if slices:
-            yield _Object(place, tuple(slices))
+            yield _Work(place, tuple(slices))
 
 
 def _write(
-    open_source: OpenPlace, open_store: OpenPlace, topic: _Topic, work: _Object
-) -> WrittenObject | LogStoreError:
-    """Write an object, on the machine of the task. No commit names it, so a task that fails, or runs twice,
+    open_source: OpenPlace, open_store: OpenPlace, topic: _Topic, work: _Work
+) -> list[WrittenObject] | LogStoreError:
+    """Write objects, on the machine of the task. No commit names them, so a task that fails, or runs twice,
     leaves nothing visible."""
     try:
-        with open_source() as source, open_store() as means:
-            return _written(source.store, means, topic, work)
+        with open_source() as source, open_store() as means, _Objects(means, topic, work.place) as objects:
+            stamp = BatchStamp(work.place.epoch, topic.codec)
+            for one in work.slices:
+                batches = (batch for file in one.files for batch in _batches(source.store, file, stamp))
+                objects.add(one, batches)
+            return objects.store_all()
     except LogStoreError as error:
         return error
 
 
-def _written(source: ObjectStore, means: TaskMeans, topic: _Topic, work: _Object) -> WrittenObject:
-    place = work.place
-    header = ObjectHeader(
-        store_id=topic.store_id,
-        shard=place.shard,
-        epoch=place.epoch,
-        kind=ObjectKind.UPLOAD,
-        name=format_object_name(place.birth, means.ids.uuid()),
-    )
-    settings = ObjectWriterSettings(spool_directory=means.scratch_directory)
-    stamp = BatchStamp(place.epoch, topic.codec)
-    with ObjectWriter(means.filesystem, header, settings) as writer:
-        for one in work.slices:
-            writer.begin_slice(topic.topic_id, topic.name, one.partition, base_offset=one.base_offset)
-            for file in one.files:
-                for batch in _batches(source, file, stamp):
-                    writer.append(batch)
-            epochs = (LeaderEpoch(place.epoch, one.base_offset),)
-            writer.end_slice(SliceEnd(one.end_offset, leader_epochs=epochs))
+class _Objects:
+    """The objects of a task: one after the other, each stored when it is full. Not thread-safe."""
+
+    def __init__(self, means: TaskMeans, topic: _Topic, place: ObjectPlace) -> None:
+        self._means = means
+        self._topic = topic
+        self._place = place
+        self._writer: ObjectWriter | None = None
+        self._stored: list[WrittenObject] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, one: _Slice, batches: Iterable[bytes]) -> None:
+        """Write a slice, or several that follow each other in as many objects."""
+        base_offset = one.base_offset
+        writer = self._begun(one.partition, base_offset)
+        for batch in batches:
+            if writer.data_bytes >= OBJECT_BYTES:
+                end_offset = writer.next_offset
+                self._end(writer, base_offset, end_offset)
+                base_offset = end_offset
+                writer = self._begun(one.partition, base_offset)
+            writer.append(batch)
+        self._end(writer, base_offset, one.end_offset)
+
+    def store_all(self) -> list[WrittenObject]:
+        """Store the last object too; all of them, in order. Raises StoreError."""
+        if self._writer is not None:
+            self._store(self._writer)
+        return self._stored
+
+    def _begun(self, partition: int, base_offset: int) -> ObjectWriter:
+        """The writer of an object with room, which has begun a slice."""
+        if self._writer is not None and self._writer.data_bytes >= OBJECT_BYTES:
+            self._store(self._writer)
+        if self._writer is None:
+            header = ObjectHeader(
+                store_id=self._topic.store_id,
+                shard=self._place.shard,
+                epoch=self._place.epoch,
+                kind=ObjectKind.UPLOAD,
+                name=format_object_name(self._place.birth, self._means.ids.uuid()),
+            )
+            settings = ObjectWriterSettings(spool_directory=self._means.scratch_directory)
+            self._writer = ObjectWriter(self._means.filesystem, header, settings)
+        self._writer.begin_slice(self._topic.topic_id, self._topic.name, partition, base_offset=base_offset)
+        return self._writer
+
+    def _end(self, writer: ObjectWriter, base_offset: int, end_offset: int) -> None:
+        epochs = (LeaderEpoch(self._place.epoch, base_offset),)
+        writer.end_slice(SliceEnd(end_offset, leader_epochs=epochs))
+
+    def _store(self, writer: ObjectWriter) -> None:
         finished = writer.finish()
-        put_object(means.clock, means.store, StoreLayout(place.shard), finished, PutAttempts())
-        return WrittenObject(place.shard, finished.ref, finished.entries)
+        means, shard = self._means, self._place.shard
+        put_object(means.clock, means.store, StoreLayout(shard), finished, PutAttempts())
+        self._stored.append(WrittenObject(shard, finished.ref, finished.entries))
+        writer.close()
+        self._writer = None
 
 
 def _batches(source: ObjectStore, file: SourceFile, stamp: BatchStamp) -> Iterator[bytes]:

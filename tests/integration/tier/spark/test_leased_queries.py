@@ -65,7 +65,7 @@ class Site:
         tiered = self.built.tiered
         tiered.metadata.refresh()
         self.advance(1_000)
-        tiered.compactor().run_once()
+        tiered.compactor().run()
         settings = CollectorSettings(grace_ms=0)
         collector = Collector(self.built.store, tiered.metadata, tiered.catalog, settings)
         for _ in range(2):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.base.clock import SystemClock
+from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard, claim_shard
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -43,6 +44,18 @@ async def test_a_running_server_opens_it_behind_its_records(look: str) -> None:
         assert await bench.values("other") == [[b"x"]]
     async with service_bench("/empty", filesystem=MemoryFileSystem(), store=store) as bench:
         assert await bench.values("new") == [[*values, b"3"] for values in IMPORTED]
+
+
+async def test_a_call_right_behind_an_import_finds_the_topic() -> None:
+    """The only server of a store looked at the catalog every five seconds, and refused it until then."""
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench("/bench", filesystem=MemoryFileSystem(), store=store) as bench:
+        refused = await bench.command("consume", "new", "--from", "earliest")
+        assert isinstance(refused.exception, UnknownTopicOrPartitionError)
+        await asyncio.to_thread(SmallExport(SystemClock()).restore, store)
+        consumed = await bench.command("consume", "new", "--from", "earliest")
+        assert consumed.exit_code == 0, consumed.output
+        await require_it_goes_on(bench)
 
 
 async def test_a_server_that_starts_meanwhile_opens_it_behind_its_records(

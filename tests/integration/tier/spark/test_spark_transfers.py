@@ -49,7 +49,9 @@ class SmallStore:
         )
 
     def fill(self, name: str, partition_count: int) -> None:
-        entry = self.tiered.catalog.create(name, partition_count, {"cleanup.policy": "compact"})
+        entry = self.tiered.catalog.create(
+            name, partition_count, {"cleanup.policy": "compact", "retention.bytes": "100"}
+        )
         for upload in range(3):
             self.tiered.upload(
                 {
@@ -97,6 +99,7 @@ def test_a_topic_goes_out_and_comes_back(spark: SparkSession, tmp_path: Path) ->
     assert isinstance(again.exception, InvalidRequestError)
     done = run("import", target, "--topic", "restored", "--store", store.url)
     assert "created restored with 27 records" in done.output
+    assert "retention.ms and retention.bytes: -1 (the exported topic had retention.bytes=100)" in done.output
     assert store.records("restored") == store.records("state")
     tiered = ("--config", "remote.storage.enable=false", "--store", store.url)
     refused = CliRunner().invoke(stratalog, ["spark", "import", target, "--topic", "x", *tiered])
@@ -148,3 +151,25 @@ def test_a_table_becomes_a_topic(
         assert (record.value is None) == (row % 10 == 3)
         assert record.value is None or json.loads(record.value)["at"] == record.timestamp_ms
     assert not [*store.tiered.store.list("shards/0000/scratch/")], "scratch is given back"
+
+
+def test_columns_are_found_as_spark_finds_them(spark: SparkSession, tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    text = "select 'k' as Key, 'v' as VALUE, cast(1600000000123 as decimal(20, 0)) as Timestamp, 7 as colour"
+    done = run("backfill", "--query", text, "--topic", "new", "--store", store.url)
+    assert "do not have: colour" in done.stderr
+    [[record]] = store.records("new").values()
+    assert (record.key, record.value, record.timestamp_ms) == (b"k", b"v", 1_600_000_000_123)
+    all_taken = ("--column", "value=to_json(struct(*))", "--topic", "all", "--store", store.url)
+    assert "do not have" not in run("backfill", "--query", text, *all_taken).stderr
+    for query, words in (
+        ("select 'v' as value, 1.6e9D as timestamp", "whole number"),
+        ("select 'v' as value, 1600000000.123 as timestamp", "whole number"),
+        ("select 'v' as value, '2020-01-01' as timestamp", "whole number"),
+        ("select 'v' as value, 'k' as key, 'K' as Key", "case only"),
+    ):
+        refused = CliRunner().invoke(
+            stratalog, ["spark", "backfill", "--query", query, "--topic", "no", "--store", store.url]
+        )
+        assert isinstance(refused.exception, InvalidRequestError), (query, refused.exception)
+        assert words in str(refused.exception), query

@@ -24,6 +24,7 @@ from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.job_session import job_session
 from stratalog.pipeline.jobs.task_place import ExecutorPlace
+from stratalog.pipeline.local_session import MINIMUM_JAVA_VERSION
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.pipeline.transfer.topic_export import export_topics
 from stratalog.testing.manual_clock import ManualClock
@@ -103,6 +104,9 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("materialize", "u", "--to", "delta", "--table", "{0}/new", *JSON), UnknownTopicOrPartitionError, "`u`"),
     ((*MATERIALIZE, "{0}/store"), InvalidRequestError, "a store of topics"),
     ((*MATERIALIZE, "{0}/store", *JSON), InvalidRequestError, "a store of topics"),
+    ((*MATERIALIZE, "{0}/store/tables/t"), InvalidRequestError, "inside of the other"),
+    ((*MATERIALIZE, "{0}"), InvalidRequestError, "inside of the other"),
+    (("export", "t", "--to", "{0}/store/shards"), InvalidRequestError, "inside of the other"),
     ((*MATERIALIZE, "{0}/other"), InvalidRequestError, "another format"),
     (
         (*MATERIALIZE, "{0}/new", "--values", "confluent-avro", "--schema", "s"),
@@ -190,6 +194,22 @@ def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch, master: str, 
     assert refused.value.fields["value"] == (variable or master)
 
 
+@pytest.mark.parametrize(
+    ("version", "is_refused"), [("3.5.6", True), ("3.5.1+amzn-0", True), ("4.0.0", False)]
+)
+def test_a_job_on_a_spark_that_is_too_old_says_so(
+    monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+) -> None:
+    import pyspark.version
+
+    monkeypatch.setattr(pyspark.version, "__version__", version)
+    monkeypatch.setattr("stratalog.pipeline.local_session.java_version", lambda: MINIMUM_JAVA_VERSION - 1)
+    with pytest.raises(InvalidConfigError) as refused, job_session("job", "local", {}):
+        pytest.fail("it started")
+    reason = str(refused.value.fields["value"])
+    assert reason.startswith(f"PySpark {version} was found, and 4.0" if is_refused else "Java")
+
+
 def test_a_spark_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -206,3 +226,31 @@ def test_a_spark_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyP
         pytest.fail("it started")
     assert failed.value.fields["value"] == "yarn"
     assert "JAVA_GATEWAY_EXITED" in str(failed.value.fields["reason"])
+
+
+def test_a_page_that_cannot_be_written_starts_no_spark(url: str, tmp_path: Path) -> None:
+    command = ["spark", "stats", "t", "--read-keys", "--store", url, "--html"]
+    for page in (tmp_path / "none" / "page.html", tmp_path / "store" / "page\0.html"):
+        result = CliRunner().invoke(stratalog, [*command, str(page)])
+        assert not isinstance(result.exception, SparkStartedError)
+        assert result.exit_code
+    page = tmp_path / "page.html"
+    assert isinstance(CliRunner().invoke(stratalog, [*command, str(page)]).exception, SparkStartedError)
+    assert not page.exists()
+    page.write_text("of another day")
+    assert isinstance(CliRunner().invoke(stratalog, [*command, str(page)]).exception, SparkStartedError)
+    assert page.read_text() == "of another day"
+
+
+def test_statistics_of_topics_without_tiered_data_say_so(url: str, tmp_path: Path) -> None:
+    found = PlainStore(
+        LocalObjectStore(PosixFileSystem(), ManualClock(START_MS), SequentialIds(1), str(tmp_path / "other"))
+    )
+    found.create("nothing")
+    other = f"file://{tmp_path}/other"
+    for topics, words in ((["nothing"], "of nothing"), ([], "of any topic")):
+        result = CliRunner().invoke(stratalog, ["spark", "stats", *topics, "--store", other])
+        assert result.exit_code == 0
+        assert words in result.stderr
+    result = CliRunner().invoke(stratalog, ["spark", "stats", "t", "--store", url])
+    assert "has no data" not in result.stderr

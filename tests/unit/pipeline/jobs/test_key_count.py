@@ -121,23 +121,33 @@ def test_each_slice_has_its_newest_keys() -> None:
     assert cluster.task_count > 3
 
 
-@pytest.mark.parametrize("kind", [CountedKeys, KeyTally])
-def test_a_loss_between_tasks_fails_the_count(kind: type) -> None:
-    many = ManySlices(5, 400)
-    cluster = InlineCluster(Random(1))
-    lost: list[object] = []
+@pytest.mark.parametrize("copies", [0, 2])
+def test_an_output_of_a_task_that_is_lost_or_doubled_fails_the_count(copies: int) -> None:
+    """Whichever it is: keys of a unit, its tally, the parts of the tally of a bucket, or a sum."""
+    many = ManySlices(4, 400)
 
-    def lose_one(value: object) -> bool:
-        if isinstance(value, kind) and not lost:
-            lost.append(value)
-            return True
-        return False
+    def outputs(place: int = -1) -> list[object]:
+        """Count where the output at this place has another number of copies. Returns all outputs."""
+        found: list[object] = []
 
-    cluster.lose = lose_one
-    with pytest.raises(StoreCorruptError) as caught:
-        count_keys(cluster, many.place, [many.counted], CountBounds(MAX_KEYS))
-    assert lost
-    assert {"found_count", "expected_count"} <= caught.value.fields.keys()
+        def copies_of(value: object) -> int:
+            found.append(value)
+            return copies if len(found) - 1 == place else 1
+
+        cluster = InlineCluster(Random(4))
+        cluster.copies = copies_of
+        count_keys(cluster, many.place, [many.counted] * 2, CountBounds(MAX_KEYS, 1))
+        return found
+
+    every = outputs()
+    assert sum(isinstance(one, KeyTally) for one in every) > 3 * 4, "units, buckets, and sums"
+    for place, value in enumerate(every):
+        if value == KeyTally(Counter(), Counter()):
+            outputs(place)
+            continue
+        with pytest.raises(StoreCorruptError) as caught:
+            outputs(place)
+        assert {"found_count", "expected_count"} <= caught.value.fields.keys()
 
 
 def test_an_error_of_a_task_is_that_of_the_count() -> None:

@@ -64,13 +64,13 @@ def test_a_loss_between_tasks_fails_the_job(kind: type) -> None:
     order = shard.order(job, history.compactor().settings, job_clock)
     lost: list[object] = []
 
-    def lose_one(value: object) -> bool:
+    def lose_one(value: object) -> int:
         if isinstance(value, kind) and not lost:
             lost.append(value)
-            return True
-        return False
+            return 0
+        return 1
 
-    both.cluster.lose = lose_one
+    both.cluster.copies = lose_one
     with pytest.raises(StoreCorruptError) as caught:
         both.execute(order, lambda _read, _kept: None)
     assert lost

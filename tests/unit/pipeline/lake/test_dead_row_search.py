@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,7 +19,13 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake import dead_row_search, row_files
 from stratalog.pipeline.lake.changed_keys import ChangedKeys, KeyWriter
-from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
+from stratalog.pipeline.lake.dead_row_search import (
+    TASK_BYTES,
+    TASK_ROWS,
+    DeadRowSearch,
+    search_dead_rows,
+)
+from stratalog.pipeline.lake.formats.parquet_table import RewritingRemoval
 from stratalog.pipeline.lake.lake_table import ChangedFile, DeadRows, TableFile
 from stratalog.pipeline.lake.row_files import RowFiles
 from stratalog.testing.manual_clock import ManualClock
@@ -35,6 +43,8 @@ Key = tuple[int, bytes]
 
 class NotedRemoval:
     """Implements `RowRemoval` by a number beside the file: its rows are those of a bitmap. Immutable."""
+
+    writes_rows = False
 
     def dead_rows(self, store: ObjectStore, file: TableFile) -> BitMap:
         """The rows of the bitmap."""
@@ -117,6 +127,7 @@ def test_a_search_finds_what_a_dictionary_finds(
     monkeypatch.setattr(row_files, "_GROUP_ROWS", 50)
     monkeypatch.setattr("stratalog.pipeline.lake.changed_keys._ROWS_A_BATCH", 50)
     monkeypatch.setattr(dead_row_search, "CANDIDATE_BYTES", 1_000)
+    monkeypatch.setattr(dead_row_search, "TASK_ROWS", 300)
     settled: list[int] = []
     have = ChangedKeys.have
 
@@ -137,3 +148,33 @@ def test_a_search_for_nothing_reads_nothing() -> None:
     sought.store.delete_many([file.path for file in sought.files])
     search = DeadRowSearch(lambda: sought.store, NotedRemoval(), "none", ChangedKeys(), {})
     assert search_dead_rows(InlineCluster(sought.random), search, sought.files) == []
+
+
+@pytest.mark.parametrize(
+    ("row_count", "file_bytes", "lane_count", "task_count"),
+    [
+        (1, 1, 2, 1),
+        (TASK_ROWS // 40, 1, 8, 1),
+        (TASK_ROWS // 40 + 1, 1, 8, 2),
+        (TASK_ROWS // 20, 1, 8, 2),
+        (TASK_ROWS // 20 + 1, 1, 8, 3),
+        # No lane waits for another one.
+        (TASK_ROWS // 20 + 1, 1, 2, 4),
+        (TASK_ROWS, 1, 2, 8),
+        (TASK_ROWS, 1, 100, 40),
+        (1, TASK_BYTES // 4, 2, 8),
+    ],
+)
+def test_few_rows_are_few_tasks(row_count: int, file_bytes: int, lane_count: int, task_count: int) -> None:
+    """Each task costs Spark as much as the keys of half a million rows."""
+    files = [TableFile(f"rows-{number}", file_bytes, row_count) for number in range(40)]
+    cluster = InlineCluster(Random(1))
+    search = DeadRowSearch(
+        lambda: MemoryObjectStore(ManualClock()), NotedRemoval(), "none", ChangedKeys(), {}
+    )
+    with mock.patch.object(InlineCluster, "lane_count", lane_count):
+        parts = search.divided(cluster, files)
+        assert len(parts) == task_count
+        assert sorted(file for part in parts for file in part) == sorted(files)
+        all_lanes = replace(search, removal=RewritingRemoval()).divided(cluster, files)
+        assert len(all_lanes) == min(40, 4 * lane_count), "files that are written again are work for all"

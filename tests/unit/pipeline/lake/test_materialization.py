@@ -17,6 +17,7 @@ from stratalog.base.errors import (
     CorruptRecordError,
     InconsistentTopicIdError,
     InvalidRequestError,
+    ObjectNotFoundError,
     StoreCorruptError,
     StoreNotUsableError,
     UnknownTopicOrPartitionError,
@@ -32,7 +33,7 @@ from stratalog.pipeline.lake.values.registered_values import RegisteredValues
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows
-from tests.support.lake.topic_table import TopicTable, last_rows
+from tests.support.lake.topic_table import TopicTable, deletions_fail_behind_the_commit, last_rows
 from tests.support.spark.plain_store import PlainStore
 from tests.support.tiered.stores.careless_store import CarelessStore
 
@@ -60,7 +61,7 @@ class Site:
 
     def compact(self) -> None:
         """Compact until nothing is left to do."""
-        while self.topic.tiered.compactor().run_once(["t"]):
+        while self.topic.tiered.compactor().run(["t"]):
             pass
 
     @property
@@ -243,7 +244,7 @@ def test_keys_that_get_lost_between_tasks_fail_the_run() -> None:
     site = Site()
     site.upload((b"a", b"1"))
     site.upload((b"b", b"1"))
-    site.table.cluster.lose = lambda value: isinstance(value, KeyRows)
+    site.table.cluster.copies = lambda value: 0 if isinstance(value, KeyRows) else 1
     with pytest.raises(StoreCorruptError):
         site.table.run(max_task_bytes=1)
     assert list(site.store.list("_data/")) == []
@@ -256,7 +257,7 @@ def test_changed_keys_that_get_lost_between_tasks_fail_the_run() -> None:
     site.table.run()
     site.upload((b"a", b"2"))
     site.upload((b"b", b"1"))
-    site.table.cluster.lose = lambda value: isinstance(value, KeyFile)
+    site.table.cluster.copies = lambda value: 0 if isinstance(value, KeyFile) else 1
     with pytest.raises(StoreCorruptError):
         site.table.run(max_task_bytes=1)
     assert site.values == {b"a": b"1"}
@@ -279,6 +280,35 @@ def test_the_driver_collects_no_keys() -> None:
         collected.append(site.table.cluster.collected_bytes)
         assert [info.key for info in site.store.list("_stratalog/keys/")] == []
     assert collected[1] < collected[0] + 20_000, "a file for each task, of whatever size"
+
+
+def test_a_small_refresh_is_one_task() -> None:
+    site = Site()
+    site.upload((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    site.table.run()
+    site.upload((b"a", b"2"), (b"b", None), (b"d", b"1"))
+    task_count = site.table.cluster.task_count
+    report = site.table.run(max_task_bytes=1 << 20)
+    assert site.table.cluster.task_count == task_count + 1
+    assert (report.mode, report.added_count, report.removed_count) == ("incremental", 2, 2)
+    assert site.values == {b"a": b"2", b"c": b"1", b"d": b"1"}
+
+
+def test_a_missing_file_of_the_table_fails_a_small_refresh() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.run()
+    (name,) = [info.key for info in site.store.list("_data/")]
+    data = site.store.get(name).data
+    site.store.delete_many([name])
+    site.upload((b"a", b"2"))
+    with pytest.raises(ObjectNotFoundError):
+        site.table.run(max_task_bytes=1 << 20)
+    assert list(site.store.list("_data/")) == []
+    assert list(site.store.list("_stratalog/keys/")) == []
+    site.store.put(name, data)
+    site.table.run(max_task_bytes=1 << 20)
+    assert site.values == {b"a": b"2"}
 
 
 def test_a_topic_that_keeps_versions_is_refused() -> None:
@@ -306,6 +336,21 @@ def test_bad_values_are_set_aside_until_their_keys_change() -> None:
     full = site.table.run(values=values, is_full=True)
     assert list(site.store.list("_bad/")) == []
     assert (full.bad_count, full.row_count, full.bad_files) == (0, 3, ())
+
+
+def test_bad_records_that_a_full_refresh_left_at_its_death_go_with_the_next_one() -> None:
+    values = JsonValues.of(pa.struct([("id", pa.int64())]))
+    site = Site()
+    site.upload((b"a", b"bad"))
+    (first,) = site.table.run(values=values).bad_files
+    site.upload((b"b", b"bad"))
+    with deletions_fail_behind_the_commit(site.table):
+        full = site.table.run(values=values, is_full=True)
+    assert {info.key for info in site.store.list("_bad/")} == {first, *full.bad_files}
+    site.upload((b"c", b"bad"))
+    third = site.table.run(values=values)
+    assert third.mode == "incremental"
+    assert {info.key for info in site.store.list("_bad/")} == {*full.bad_files, *third.bad_files}
 
 
 def test_schemas_are_added_to_a_table() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.lake.refresh_files import RefreshFiles, data_directory, keys_directory
+from stratalog.pipeline.lake.refresh_files import RefreshFiles, bad_directory, data_directory, keys_directory
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -102,6 +102,19 @@ def test_the_files_of_one_that_lost_go_with_the_next_one() -> None:
     assert "loser" in runs.left, "it began later"
     runs.begun("next", "winner")
     assert runs.left == {"first", "winner", "next"}
+
+
+def test_bad_records_go_if_the_table_has_lost_them() -> None:
+    """Those of refreshes at work, and those that come later, stay."""
+    runs = Runs()
+    paths = {name: f"{bad_directory(name)}0.parquet" for name in ("former", "first", "running", "late")}
+    runs.begun("running", None)
+    for name in ("former", "first", "running"):
+        runs.store.put(paths[name], b"bad")
+    second = runs.looked("second")
+    runs.store.put(paths["late"], b"bad")
+    second.forget_bad([paths["first"]])
+    assert {info.key for info in runs.store.list("_bad/")} == {*paths.values()} - {paths["former"]}
 
 
 def test_keys_last_as_long_as_their_refresh() -> None:

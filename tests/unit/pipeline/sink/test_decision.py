@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.pipeline.sink.decision_log import ChosenTask, Decision, TargetPlan
+from stratalog.pipeline.sink.decision_log import ChosenTask, Decision, TargetPlan, TopicCount
 from stratalog.pipeline.sink.staging_topic import staged_batch, staging_config, target_headers
 from stratalog.pipeline.sink.target_batches import Target, TargetBatch
 from stratalog.record.builder import encode_batch
@@ -22,7 +22,7 @@ DECISION = Decision(
 )
 TEXT = (
     '{"version": 1, "batch": 7, "producer_id": 12, "producer_epoch": 3, "tasks": [["a", 5, 9, 2]],'
-    ' "plans": [["t", "id", 1, 20, 100]], "is_applied": false, "record_count": null}'
+    ' "plans": [["t", "id", 1, 20, 100]], "is_applied": false, "record_count": null, "topics": []}'
 )
 
 
@@ -33,16 +33,18 @@ def test_a_decision_is_read_as_it_was_written() -> None:
     assert not DECISION.applied().tasks
     assert not DECISION.applied().plans
     assert DECISION.applied().record_count == 20
+    assert DECISION.applied().topics == (TopicCount("t", "id", 20),)
 
 
 def test_the_number_of_rows_of_an_older_version_is_unknown() -> None:
     """It is not in the decision of a batch that is applied."""
-    text = TEXT.replace(', "record_count": null', "")
+    text = TEXT.replace(', "record_count": null, "topics": []', "")
     pending = Decision.from_json(text.encode())
     assert pending == DECISION
     assert pending.applied().record_count == 20
     applied = json.loads(text) | {"tasks": [], "plans": [], "is_applied": True}
-    assert Decision.from_json(json.dumps(applied).encode()) == DECISION.applied()._replace(record_count=None)
+    older = DECISION.applied()._replace(record_count=None, topics=())
+    assert Decision.from_json(json.dumps(applied).encode()) == older
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b"7", TEXT.replace("1", "2", 1).encode()])

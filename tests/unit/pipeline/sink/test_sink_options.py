@@ -27,6 +27,7 @@ def test_defaults_promise_the_most() -> None:
         durability=None,
         compression="none",
         job_id=None,
+        batch_id=None,
         is_exactly_once=True,
     )
 
@@ -37,11 +38,12 @@ def test_options_are_read_and_travel() -> None:
         "durability": "OBJECT",
         "compression": "zstd",
         "jobId": "load-7",
+        "batchId": "12",
         "delivery": "atleastonce",
     }
     options = parse_sink_options(given, is_stream=False)
     assert (options.topic, options.durability, options.compression) == (None, "object", "zstd")
-    assert (options.job_id, options.is_exactly_once) == ("load-7", False)
+    assert (options.job_id, options.batch_id, options.is_exactly_once) == ("load-7", 12, False)
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -53,22 +55,36 @@ def test_options_are_read_and_travel() -> None:
         ("delivery", "sometimes"),
         ("jobId", "a b"),
         ("jobId", ""),
+        ("batchId", "-1"),
+        ("batchId", "1e3"),
+        ("batchId", "1" * 19),
         ("server", "log"),
     ],
 )
 def test_a_wrong_option_is_named(name: str, value: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
-        parse_sink_options({**GIVEN, name: value}, is_stream=False)
+        parse_sink_options({**GIVEN, "jobId": "load", name: value}, is_stream=False)
     assert (refused.value.fields["name"], refused.value.fields["value"]) == (name, value)
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [({"topic": "t"}, "server"), ({**GIVEN, "jobId": "load-7"}, "jobId")]
+    ("options", "name"),
+    [
+        ({"topic": "t"}, "server"),
+        ({**GIVEN, "jobId": "load-7"}, "jobId"),
+        ({**GIVEN, "batchId": "7"}, "batchId"),
+    ],
 )
 def test_a_server_is_needed_and_a_stream_has_no_job(options: dict[str, str], name: str) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         parse_sink_options(options, is_stream=True)
     assert refused.value.fields["name"] == name
+
+
+def test_a_number_of_a_batch_needs_the_name_of_its_job() -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        parse_sink_options({**GIVEN, "batchId": "7"}, is_stream=False)
+    assert refused.value.fields["name"] == "batchId"
 
 
 def test_only_known_options_and_those_of_sparks_streams_are_taken() -> None:

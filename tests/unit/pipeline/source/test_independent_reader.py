@@ -48,7 +48,7 @@ class RandomTopic:
                 case "trim":
                     self._trim()
                 case "compact":
-                    self.tiered.compactor().run_once()
+                    self.tiered.compactor().run()
                     self.tiered.metadata.refresh()
                 case _:
                     self.tiered.metadata.fold()

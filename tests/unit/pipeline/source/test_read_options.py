@@ -89,6 +89,7 @@ def test_a_pattern_does_not_mean_the_topics_in_which_writes_are_staged() -> None
         {"maxPartitionBytes": "0"},
         {"maxOffsetsPerTrigger": "5"},
         {"maxBytesPerTrigger": "5"},
+        {"idlePollMs": "5"},
         {"columns": "key", "includeHeaders": "true"},
         {"failOnDataLoss": "perhaps"},
         {"isolationLevel": "serializable"},
@@ -97,6 +98,13 @@ def test_a_pattern_does_not_mean_the_topics_in_which_writes_are_staged() -> None
 def test_wrong_options_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError):
         parse_options({**GIVEN, **wrong}, is_stream=False)
+
+
+def test_an_idle_stream_has_a_pause_that_may_be_none() -> None:
+    assert parse_options(GIVEN, is_stream=True).idle_poll_ms == 1000
+    assert parse_options({**GIVEN, "idlePollMs": "0"}, is_stream=True).idle_poll_ms == 0
+    with pytest.raises(InvalidConfigError):
+        parse_options({**GIVEN, "idlePollMs": "1s"}, is_stream=True)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "snapshot", "lease", "pushdown"])

@@ -80,7 +80,7 @@ class Site:
         """Compact the topic, and delete what no pin holds, without a grace."""
         tiered = self.built.tiered
         self.built.clock.advance(after_ms)
-        tiered.compactor().run_once()
+        tiered.compactor().run()
         settings = CollectorSettings(grace_ms=0)
         collector = Collector(self.built.store, tiered.metadata, tiered.catalog, settings)
         for _ in range(2):

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import OffsetOutOfRangeError, UnsupportedOperationError
+from stratalog.base.errors import (
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.local import LocalObjectStore
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
@@ -40,7 +48,7 @@ class Stream:
     def __init__(self, found: PlainStore, start: dict[str, Any] | None = None, /, **options: str) -> None:
         from stratalog.pipeline.source.stream_reader import TopicStreamReader
 
-        parsed = parse_options({"store": found.store.url, **options}, is_stream=True)
+        parsed = parse_options({"store": found.store.url, "idlePollMs": "0", **options}, is_stream=True)
         self.reader: TopicStreamReader = TopicStreamReader(parsed, ("topic", "partition", "offset"))
         self.offsets = start or through_json(self.reader.initialOffset())
 
@@ -65,7 +73,7 @@ class OlderStream(Stream):
     def __init__(self, found: PlainStore, start: dict[str, Any] | None = None, /, **options: str) -> None:
         from stratalog.pipeline.source.stream_reader import UnlimitedStreamReader
 
-        parsed = parse_options({"store": found.store.url, **options}, is_stream=True)
+        parsed = parse_options({"store": found.store.url, "idlePollMs": "0", **options}, is_stream=True)
         self.older = UnlimitedStreamReader(parsed, ("topic", "partition", "offset"))
         self.reader = self.older
         self.offsets = start or through_json(self.older.initialOffset())
@@ -139,7 +147,7 @@ def test_offsets_hold_across_compaction_and_processes(found: PlainStore) -> None
     start = first.offsets
     assert first.next_batch() == places("t", 0, range(25))
     end = first.offsets
-    assert found.tiered.compactor().run_once()
+    assert found.tiered.compactor().run()
     kept = [record.offset for record in found.tiered.records(found.tips["t"][0])]
     replayed = Stream(found, start, topic="t", **ALL).rows(start, end)
     assert replayed == [("t", 0, offset) for offset in kept if offset < 25]
@@ -213,8 +221,106 @@ def test_a_topic_that_was_created_anew_is_not_the_old_one(found: PlainStore) -> 
     with pytest.raises(OffsetOutOfRangeError) as error:
         stream.next_batch()
     assert error.value.fields == {"topic": "t"}
+    assert "the topic was created anew" in error.value.message
     tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
     assert tolerant.next_batch() == places("t", 0, range(4))
+
+
+def forget_store(offsets: dict[str, Any]) -> dict[str, Any]:
+    """The offsets as earlier software has written them."""
+    return {name: value for name, value in offsets.items() if name != "store"}
+
+
+def test_a_log_that_is_shorter_than_the_stream_fails_it_or_is_read_from_its_end(found: PlainStore) -> None:
+    """A store that was restored in place."""
+    found.create("t", 2)
+    found.upload({("t", 0): 10, ("t", 1): 3})
+    stream = Stream(found, topic="t", **ALL)
+    assert len(stream.next_batch()) == 13
+    ahead = forget_store(stream.offsets)
+    ahead["topics"]["t"]["offsets"]["0"] = 20
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        Stream(found, ahead, topic="t").next_batch()
+    assert error.value.fields == {"topic": "t", "partition": 0, "offset": 20, "end_offset": 10}
+    tolerant = Stream(found, ahead, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == [], "it goes back"
+    found.upload({("t", 0): 15})
+    assert tolerant.next_batch() == places("t", 0, range(10, 25))
+
+
+def test_a_stream_of_another_store_fails_or_says_so(
+    found: PlainStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restored store that has as many records again has other ones."""
+    found.create("t")
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t", **ALL)
+    begin = stream.offsets
+    assert len(stream.next_batch()) == 10
+    other_id = str(UUID(int=7))
+    before = {**stream.offsets, "store": other_id}
+    assert Stream(found, before | stream.offsets, topic="t").next_batch() == []
+    goes_on = Stream(found, before, topic="t")
+    attempts: tuple[Callable[[], object], ...] = goes_on.next_batch, partial(goes_on.rows, begin, before)
+    for attempt in attempts:
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            attempt()
+        ids = {name: str(value) for name, value in error.value.fields.items()}
+        assert ids == {"store_id": stream.offsets["store"], "checkpoint_store_id": other_id}
+    tolerant = Stream(found, before, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == []
+    assert all(other_id in record.getMessage() for record in caplog.records)
+    assert caplog.records
+    assert tolerant.offsets == stream.offsets
+    earlier = Stream(found, forget_store(stream.offsets), topic="t")
+    assert earlier.next_batch() == [], "checkpoints of earlier software still work"
+    assert earlier.offsets == stream.offsets
+
+
+def test_an_idle_stream_looks_at_the_store_once_in_a_while(
+    found: PlainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stratalog.pipeline.source import store_view, stream_reader
+
+    clock = ManualClock(START_MS)
+    monkeypatch.setattr(stream_reader, "SystemClock", lambda: clock)
+
+    def open_store(_url: str) -> ObjectStore:
+        return found.store
+
+    monkeypatch.setattr(store_view, "open_store", open_store)
+    found.create("t")
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t", **ALL, idlePollMs="1000", maxOffsetsPerTrigger="5")
+    for first in (0, 5):
+        assert stream.next_batch() == places("t", 0, range(first, first + 5)), "data are not waited for"
+
+    def requests_of_look() -> int:
+        before = found.store.total("GET").requests
+        assert (
+            stream.reader.latestOffset(stream.offsets, stream.reader.getDefaultReadLimit()) == stream.offsets
+        )
+        return found.store.total("GET").requests - before
+
+    assert requests_of_look() == 2, "the catalog and the shard"
+    clock.advance(999)
+    assert requests_of_look() == 0
+    found.upload({("t", 0): 5})
+    assert requests_of_look() == 0
+    clock.advance(1)
+    assert stream.next_batch() == places("t", 0, range(10, 15))
+    assert requests_of_look() == 2
+
+
+def test_a_partition_that_no_topic_of_a_pattern_has_is_refused(found: PlainStore) -> None:
+    found.create("a1", 1)
+    found.create("a2", 3)
+    found.upload({("a2", 2): 3})
+    stream = Stream(found, topicPattern="a.*", partitions="2", **ALL)
+    assert stream.next_batch() == places("a2", 2, range(3))
+    with pytest.raises(UnknownTopicOrPartitionError) as error:
+        Stream(found, topicPattern="a.*", partitions="0,3")
+    assert error.value.fields == {"topic": "a.*", "partition": 3, "partition_count": 3}
 
 
 def test_older_versions_of_spark_read_all_there_is(found: PlainStore) -> None:

@@ -34,8 +34,9 @@ class Server:
 
     address = "h:1"
 
-    def __init__(self, log_start_offset: int, local_log_start_offset: int) -> None:
+    def __init__(self, log_start_offset: int, local_log_start_offset: int, topic_id: str = "0") -> None:
         self._starts = log_start_offset, local_log_start_offset
+        self._topic_id = topic_id
 
     def fetch(self, positions: object, **options: object) -> list[FetchedPartition]:
         del positions, options
@@ -52,7 +53,7 @@ class Server:
                 high_watermark=9,
                 last_stable_offset=9,
                 aborted_transactions=(),
-                topic_id="0",
+                topic_id=self._topic_id,
                 leader_epoch=1,
                 last_epoch=1,
                 error=None,
@@ -119,3 +120,20 @@ def test_a_recorded_loss_is_one_unless_retention_had_the_right_to_it(
         scanned(found, 0, 6)
     fields = error.value.fields
     assert (fields["offset"], fields["end_offset"], fields["reason"]) == (3, 6, reason.value)
+
+
+def test_no_row_of_a_topic_that_was_created_anew_is_read(
+    found: PlainStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    server: Any = Server(0, 0, topic_id="1")
+    scan = TailScan(
+        server,
+        ("offset",),
+        lambda _: found.tiered.partition(found.tips["t"][0]),
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        fails_on_data_loss=False,
+        is_one_moment=False,
+    )
+    assert list(scan.scan([SPAN])) == []
+    [warning] = caplog.messages
+    assert "the topic was created anew" in warning

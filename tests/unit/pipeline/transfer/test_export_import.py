@@ -25,12 +25,16 @@ from stratalog.pipeline.transfer.export_manifest import MANIFEST_KEY, read_manif
 from stratalog.pipeline.transfer.topic_export import ExportReport, export_topics
 from stratalog.pipeline.transfer.topic_import import ImportReport, import_topic
 from stratalog.record.codecs.compression import Codec
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
 from tests.support.spark.format_reader import Row, read_topic
+from tests.support.spark.plain_store import PlainStore
+from tests.support.spark.small_export import SmallExport
 from tests.support.tiered.compaction_history import CompactionHistory
 from tests.support.tiered.tiered_site import TieredSite
+from tests.support.tiered.tiered_store import TieredStore
 from tests.support.tiered.transaction_history import TransactionHistory
 
 ItemT = TypeVar("ItemT")
@@ -119,7 +123,7 @@ def test_all_topics_come_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
             assert new_start == (start if one.record_count else end)
     tiered = transfers.history.tiered
     old, new = (tiered.catalog.topics()[name] for name in (transfers.names[0], f"new-{transfers.names[0]}"))
-    assert new.config == {**old.config, "retention.ms": "-1"}
+    assert new.config == {**old.config, "retention.ms": "-1", "retention.bytes": "-1"}
     assert not audit_store(transfers.cluster, transfers.open_store, ()).finding_count
     # The life goes on: what was imported is compacted as all else.
     transfers.history.settle()
@@ -279,3 +283,31 @@ def test_aborted_transactions_stay_behind_unless_they_are_asked_for(isolation: s
     expected = history.readable(0, end, is_committed=is_committed)
     assert [row.offset for row in rows_of(site.bucket, "new")] == expected
     assert report.partitions[0].end_offset == end
+
+
+@pytest.mark.parametrize("given", [{}, {"retention.bytes": "7"}])
+def test_old_records_stay_until_a_retention_is_asked_for(given: Mapping[str, str]) -> None:
+    clock = ManualClock()
+    store = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(1))
+    own = {"retention.ms": "5", "retention.bytes": "100", "max.message.bytes": "9999"}
+    report = SmallExport(clock, topic_config=own).restore(store.store, config=given)
+    unlimited = {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert report.config == {"max.message.bytes": "9999", **unlimited, **given}
+    assert report.left_out == {key: own[key] for key in unlimited if key not in given}
+    assert store.catalog.refresh().topics()["new"].config == report.config
+
+
+def test_an_export_of_a_snapshot_has_the_configuration_of_that_time() -> None:
+    found = PlainStore()
+    found.create("t", 2, cleanup_policy="compact", compression_type="zstd")
+    found.upload({("t", 0): 4})
+    seq = found.tiered.metadata.state().seq
+    found.clock.advance(60_000)
+    found.tiered.catalog.delete(found.tips["t"][0].topic_id)
+    place = InlinePlace(MemoryFileSystem(), found.clock, SequentialIds(1), found.store)
+    target = InlinePlace(MemoryFileSystem(), found.clock, SequentialIds(2), MemoryObjectStore(found.clock))
+    options = {"store": "memory://", "topic": "t", "snapshot": f"0:{seq}", "lease": "0", "partitions": "0"}
+    report = export_topics(InlineCluster(Random(1)), place, target, parse_options(options, is_stream=False))
+    (topic,) = report.manifest.topics
+    assert (topic.partition_count, topic.record_count) == (2, 4)
+    assert topic.config == {"cleanup.policy": "compact", "compression.type": "zstd"}

@@ -11,7 +11,7 @@ from stratalog.base.errors import LogStoreError, TopicAlreadyExistsError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.transfer import topic_import
+from stratalog.pipeline.transfer import row_batches, topic_import
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -138,12 +138,19 @@ def test_a_server_claims_the_shard_meanwhile() -> None:
     world.require_whole()
 
 
-@pytest.mark.parametrize("object_bytes", [1, 1 << 20])
-def test_slices_tile_where_files_do_not(object_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files have a hole between them, and the partition one at its end; each file in an object, or not."""
+@pytest.mark.parametrize(
+    ("object_bytes", "batch_rows", "object_count"), [(1, 8, 4), (4, 8, 4), (4, 1, 12), (1 << 20, 8, 1)]
+)
+def test_slices_tile_where_files_do_not(
+    object_bytes: int, batch_rows: int, object_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have a hole between them, and the partition one at its end; each file in an object, or all, or
+    one batch each, because the files say that they are small."""
     monkeypatch.setattr(topic_import, "OBJECT_BYTES", object_bytes)
+    monkeypatch.setattr(row_batches, "BATCH_ROWS", batch_rows)
     world = SmallImport(hole=10)
     world.run(world.store)
+    assert len(world.tiered.metadata.refresh().objects) == object_count
     entry = world.tiered.catalog.refresh().topics()["new"]
     for number, start in enumerate(STARTS):
         tip = TopicIdPartition(entry.topic_id, number)

@@ -17,6 +17,8 @@ from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all
 
 SHIFT = 7
+FAR_MS = (-(1 << 63), -(1 << 62) - 1, 1 << 62, (1 << 63) - 1)
+"""No batch has two of different signs."""
 
 
 def random_rows(random: Random, count: int) -> list[dict[str, Any]]:
@@ -32,7 +34,7 @@ def random_rows(random: Random, count: int) -> list[dict[str, Any]]:
                 "partition": 0,
                 "offset": offset,
                 # Any 64 bits may stand in a log; those of an append are the same for a whole batch.
-                "timestamp": number // 7 if kind else random.choice((number, -1, 1 << 60)),
+                "timestamp": number // 7 if kind else random.choice((*[number] * 4, -1, 1 << 60, *FAR_MS)),
                 "timestampType": kind,
                 "key": random.choice((None, b"", b"key-%d" % number)),
                 "value": random.choice((None, b"", random.randbytes(random.randrange(300)))),

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +28,9 @@ _NAMES: tuple[tuple[pa.DataType, str], ...] = (
     (pa.timestamp("us"), "timestamp_ntz"),
 )
 
+_INNER_TYPES = ("elementType", "keyType", "valueType")
+"""The parts of an array and a map that are types."""
+
 
 def delta_schema(schema: pa.Schema) -> str:
     """The schema as JSON. Raises UnsupportedOperationError for a type that Delta lacks."""
@@ -34,7 +39,23 @@ def delta_schema(schema: pa.Schema) -> str:
 
 def has_local_times(schema_json: str) -> bool:
     """Whether a column has times without a zone, which need a feature of the table."""
-    return '"timestamp_ntz"' in schema_json
+    return "timestamp_ntz" in _type_names(json.loads(schema_json))
+
+
+def has_variants(schema_json: str) -> bool:
+    """Whether a column has the type `variant`."""
+    return "variant" in _type_names(json.loads(schema_json))
+
+
+def _type_names(kind: Any) -> Iterator[str]:
+    """The names of all types in a type of Delta's schema, of the inner ones, too."""
+    if isinstance(kind, str):
+        yield kind
+        return
+    yield kind["type"]
+    inner = [kind[part] for part in _INNER_TYPES if part in kind]
+    for one in chain(inner, (field["type"] for field in kind.get("fields", ()))):
+        yield from _type_names(one)
 
 
 def _struct(fields: list[Any]) -> dict[str, Any]:

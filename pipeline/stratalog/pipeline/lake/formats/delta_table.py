@@ -29,7 +29,7 @@ from stratalog.pipeline.lake.formats.deletion_vector import (
 )
 from stratalog.pipeline.lake.formats.delta_checkpoint import COMMITS_A_CHECKPOINT, write_checkpoint
 from stratalog.pipeline.lake.formats.delta_log import Action, DeltaState, read_log, write_commit
-from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times
+from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times, has_variants
 from stratalog.pipeline.lake.formats.delta_vacuum import delete_old_log, delete_removed
 from stratalog.pipeline.lake.kept_versions import require_sound
 from stratalog.pipeline.lake.lake_table import (
@@ -45,6 +45,7 @@ from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.row_files import integer_bounds
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 
+_VARIANTS = "variantType"
 _KNOWN_FEATURES = frozenset({"deletionVectors", "timestampNtz", "appendOnly", "invariants"})
 _BOUNDED_COLUMNS = ("partition", "offset")
 """Readers leave out files by the bounds of these columns, which are never null."""
@@ -148,6 +149,11 @@ class DeltaTable:
 class VectorRemoval:
     """Implements `RowRemoval` by deletion vectors. Immutable."""
 
+    @property
+    def writes_rows(self) -> bool:
+        """No row is: dead ones get a mark."""
+        return False
+
     def dead_rows(self, store: ObjectStore, file: TableFile) -> BitMap:
         """The rows of the file's vector. Raises StoreError."""
         if file.dead is None:
@@ -171,6 +177,10 @@ def _require_known(state: DeltaState) -> None:
     """Raise UnsupportedOperationError for a table that this software must not write."""
     protocol, metadata = state.protocol or {}, state.metadata or {}
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    schema_json = metadata.get("schemaString")
+    if not schema_json or not has_variants(schema_json):
+        # deltalake adds the feature with any property, and it is of such columns alone.
+        features.discard(_VARIANTS)
     if not features <= _KNOWN_FEATURES or metadata.get("partitionColumns"):
         raise UnsupportedOperationError(
             "the table has features of Delta Lake that this software does not know, or is partitioned; name"

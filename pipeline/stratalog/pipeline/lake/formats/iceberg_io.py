@@ -1,11 +1,15 @@
 """Files of an Iceberg table, on an object store of ours, as pyiceberg reads and writes them.
 
 So pyiceberg finds the table with the store's settings and credentials.
+
+Programs write the same location in several ways: `s3a://` and `s3n://` are Hadoop's names of `s3://`, and
+`file:/dir` and `/dir` are `file:///dir`.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from typing import cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
@@ -13,10 +17,24 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.protocol import ObjectStore
 
+_SPELLINGS = (
+    (re.compile(r"s3[an]://"), "s3://"),
+    (re.compile(r"file:/(?!/)"), "file:///"),
+    (re.compile(r"/"), "file:///"),
+)
+
 
 def table_location(store: ObjectStore) -> str:
     """The location of a table at the root of a store: `file:///dir` or `s3://bucket/prefix`."""
     return store.url.partition("?")[0].rstrip("/")
+
+
+def plain_location(location: str) -> str:
+    """The one location of a file that others name in several ways."""
+    for spelling, plain in _SPELLINGS:
+        if (found := spelling.match(location)) is not None:
+            return f"{plain}{location[found.end() :]}"
+    return location
 
 
 class StoreFileIO(FileIO):
@@ -48,11 +66,11 @@ class StoreFileIO(FileIO):
                 key=location,
                 table=self._root,
             )
-        return location.removeprefix(self._root)
+        return plain_location(location).removeprefix(self._root)
 
     def has(self, location: str) -> bool:
         """Whether a file lies in the table."""
-        return location.startswith(self._root)
+        return plain_location(location).startswith(self._root)
 
     def location_of(self, key: str) -> str:
         """The location of a file."""

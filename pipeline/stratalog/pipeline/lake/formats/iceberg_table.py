@@ -16,7 +16,7 @@ Former versions end as `iceberg_expiry` says.
 from __future__ import annotations
 
 import json
-import re
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -54,15 +54,17 @@ from stratalog.base.errors import StoreError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.formats.iceberg_expiry import (
     EXPIRED_PROPERTY,
+    VERSION_KEY,
     delete_expired,
     expired_snapshots,
+    old_versions,
     pending_lists,
     without_old_versions,
 )
 from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO, table_location
 from stratalog.pipeline.lake.formats.iceberg_snapshot import SnapshotFiles, made_snapshot
 from stratalog.pipeline.lake.formats.position_deletes import PATH_FIELD, PositionDeletes
-from stratalog.pipeline.lake.kept_versions import SNAPSHOTS_EXPIRE, flag, require_sound
+from stratalog.pipeline.lake.kept_versions import require_sound
 from stratalog.pipeline.lake.lake_table import (
     DeadRows,
     TableChange,
@@ -75,7 +77,8 @@ from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 from stratalog.pipeline.settled_put import settled_put
 
-_VERSION = re.compile(r"metadata/v(\d+)\.metadata\.json")
+logger = logging.getLogger(__name__)
+
 _HINT_KEY = "metadata/version-hint.text"
 
 
@@ -139,7 +142,7 @@ class IcebergTable:
         with suppress(StoreError):
             # The version is there without the hint; the next one writes it again, and does what is left.
             self._store.put(_HINT_KEY, str(version).encode())
-            self._delete_former(made, version)
+            self._delete_former(made)
 
     def _made(self, change: TableChange) -> TableMetadata:
         """The metadata of the next version, without the snapshots that expire with it."""
@@ -160,9 +163,17 @@ class IcebergTable:
         if metadata is None:
             return made
         try:
-            delete_expired(self._store, self._io, metadata)
+            is_deleted = delete_expired(self._store, self._io, metadata)
         except StoreError:
             # What is left comes before anything else.
+            return made
+        if not is_deleted:
+            logger.warning(
+                "files of snapshots that a refresh has expired stay: another program has changed the table"
+                " before they were deleted, and its snapshots may have them; expire those beside the row of"
+                " the current snapshot with a tool for Iceberg: table=`%s`",
+                self._store.url,
+            )
             return made
         ends = expired_snapshots(made, now_ms)
         if ends or pending_lists(metadata):
@@ -174,21 +185,20 @@ class IcebergTable:
         made = update_table_metadata(base, updates, metadata_location=location)
         return without_old_versions(made, now_ms)
 
-    def _delete_former(self, made: TableMetadata, version: int) -> None:
+    def _delete_former(self, made: TableMetadata) -> None:
         """Delete what the version that was just written does without. Raises StoreError."""
         delete_expired(self._store, self._io, made)
-        named = {entry.metadata_file for entry in made.metadata_log}
-        keys = [_version_key(number) for number in self._versions() if number < version]
-        ends = [key for key in keys if self._io.location_of(key) not in named]
-        if ends and flag(made.properties, SNAPSHOTS_EXPIRE):
-            self._store.delete_many(ends)
+        ends = old_versions(made, self._versions(), self._clock.now_ms())
+        if ends:
+            self._store.delete_many([_version_key(number) for number in ends])
 
-    def _versions(self) -> list[int]:
-        return [
-            int(found[1])
+    def _versions(self) -> dict[int, int]:
+        """When each version was written, by the store's clock, by their numbers."""
+        return {
+            int(found[1]): info.modified_ms
             for info in self._store.list("metadata/v")
-            if (found := _VERSION.fullmatch(info.key)) is not None
-        ]
+            if (found := VERSION_KEY.fullmatch(info.key)) is not None
+        }
 
     def _read_files(self, metadata: TableMetadata) -> SnapshotFiles:
         files = SnapshotFiles()

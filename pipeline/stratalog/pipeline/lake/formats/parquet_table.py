@@ -103,6 +103,11 @@ class ParquetTable:
 class RewritingRemoval:
     """Implements `RowRemoval`: the file is written again without the rows. Immutable."""
 
+    @property
+    def writes_rows(self) -> bool:
+        """All living rows of the file are."""
+        return True
+
     def dead_rows(self, store: ObjectStore, file: TableFile) -> BitMap:
         """No rows: a file has living ones only."""
         return BitMap()

@@ -40,6 +40,11 @@ class PositionDeletes:
     location: str
     """That of the table."""
 
+    @property
+    def writes_rows(self) -> bool:
+        """No row is: dead ones get a mark."""
+        return False
+
     def dead_rows(self, store: ObjectStore, file: TableFile) -> BitMap:
         """The rows that the file of deletes names. Raises StoreError."""
         if file.dead is None:

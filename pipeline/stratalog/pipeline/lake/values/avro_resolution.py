@@ -42,7 +42,9 @@ class AvroResolution:
         self._done: set[tuple[str, str]] = set()
 
     def require_readable(self) -> None:
-        """Raise InvalidConfigError unless values of the writer can be read."""
+        """Raise InvalidConfigError unless values of the writer can be read, in memory that their size
+        bounds."""
+        _require_sized(self.written, self._written_names, set())
         self._require(self.written, self.wanted, "")
 
     def _require(self, written: Any, wanted: Any, field: str) -> None:
@@ -120,6 +122,37 @@ def _full(schema: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(schema, dict) and schema["type"] in names:
         return _full(schema["type"], names)
     return schema
+
+
+def _require_sized(schema: Any, names: Mapping[str, Any], done: set[str], field: str = "") -> None:
+    """Raise InvalidConfigError for an array whose items take no bytes: ten bytes of a value could be the
+    count of more items than memory holds."""
+    schema = _full(schema, names)
+    if isinstance(schema, list):
+        for one in schema:
+            _require_sized(one, names, done, field)
+    elif schema["type"] == "array":
+        if _is_empty(schema["items"], names, ()):
+            raise _unreadable(field, "is an array of items without bytes")
+        _require_sized(schema["items"], names, done, field)
+    elif schema["type"] == "map":
+        _require_sized(schema["values"], names, done, field)
+    elif schema["type"] == "record" and schema["name"] not in done:
+        done.add(schema["name"])
+        for one in schema["fields"]:
+            _require_sized(one["type"], names, done, f"{field}.{one['name']}".lstrip("."))
+
+
+def _is_empty(schema: Any, names: Mapping[str, Any], outer: tuple[str, ...]) -> bool:
+    """Whether values take no bytes. A union has the number of its branch."""
+    schema = _full(schema, names)
+    if isinstance(schema, list):
+        return False
+    if schema["type"] == "record" and schema["name"] not in outer:
+        inner = (*outer, schema["name"])
+        return all(_is_empty(one["type"], names, inner) for one in schema["fields"])
+    kind: str = schema["type"]
+    return kind == "null" or (kind == "fixed" and not int(schema["size"]))
 
 
 def _meaning(schema: Any) -> tuple[Any, ...]:

@@ -1,4 +1,7 @@
-"""Values in Avro's binary encoding, each without a header, as columns of one schema."""
+"""Values in Avro's binary encoding, each without a header, as columns of one schema.
+
+A record without fields is true where it is there: tables have no structs without fields.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of fastavro's functions have stubs with open type arguments)
@@ -66,6 +69,7 @@ class AvroValues:
             raise InvalidConfigError("the Avro schema is not that of a record", name="schema")
         values = AvroValues(json.dumps(json.loads(text), sort_keys=True))
         values.arrow_type  # noqa: B018 - raises
+        values.payload_decoder(text.encode())
         return values
 
     @property
@@ -127,6 +131,8 @@ class _Columns:
         if isinstance(schema, list):
             return self._of_union(schema, namespace)
         if isinstance(schema, str):
+            if schema == "null":
+                raise _unsupported(schema)
             if schema in _PLAIN:
                 return _PLAIN[schema], _same
             return self._of_name(schema if "." in schema else f"{namespace}.{schema}".lstrip("."), schema)
@@ -157,6 +163,8 @@ class _Columns:
         self._named[full] = (schema, inner)
         if schema["type"] != "record":
             return _PLAIN[schema["type"]], _same
+        if not schema["fields"]:
+            return pa.bool_(), lambda _: True
         self._open.append(full)
         found = {field["name"]: self.of(field["type"], inner) for field in schema["fields"]}
         self._open.pop()

@@ -1,7 +1,8 @@
 """Values that are Protobuf messages, with a descriptor set (`protoc --include_imports -o FILE`).
 
-Enums are their names; a number without a name is its digits. Fields with presence are null where they are not
-set, others have their defaults.
+Enums are their names; a number without a name is its digits. Fields with presence are null where they are
+not set, others have their defaults. A message without fields, as `google.protobuf.Empty`, is true where it is
+set: tables have no structs without fields.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ def _column(descriptor: Descriptor, outer: tuple[str, ...]) -> tuple[pa.DataType
             "a message of the descriptor set contains itself; tables cannot",
             message_name=descriptor.full_name,
         )
+    if not descriptor.fields:
+        return pa.bool_(), lambda _: True
     inner = (*outer, descriptor.full_name)
     fields = [(field, *_field_column(field, inner)) for field in descriptor.fields]
     kind = pa.struct([(field.name, kind) for field, kind, _ in fields])

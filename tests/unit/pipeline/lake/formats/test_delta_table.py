@@ -17,6 +17,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.lake.formats.deletion_vector import decoded_vector, encoded_vector
 from stratalog.pipeline.lake.formats.delta_log import commit_key
+from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times, has_variants
 from stratalog.pipeline.lake.formats.delta_table import DeltaTable
 from stratalog.pipeline.lake.table_rows import table_schema
 from stratalog.pipeline.lake.values.value_format import RawValues
@@ -126,6 +127,38 @@ def test_a_table_with_other_features_is_left_alone(site: Site) -> None:
     path.write_bytes(data)
 
 
+def test_a_table_goes_on_after_deletions_and_properties_of_another_program(site: Site) -> None:
+    """deltalake writes files with views of Arrow, and adds a feature that no column needs."""
+    other = deltalake.DeltaTable(str(site.directory))
+    offset = site.rows()[-1].offset
+    other.delete(f"`offset` = {offset}")
+    other.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 days"})
+    site.topic.upload({("t", 0): 3})
+    report = site.table.run()
+    assert report.mode == "incremental"
+    expected = [row for row in site.expected() if row.offset != offset]
+    assert site.rows() == expected
+    protocol = deltalake.DeltaTable(str(site.directory)).protocol()
+    assert "variantType" in (protocol.writer_features or ())
+
+
+def test_a_table_with_variants_is_left_alone(site: Site) -> None:
+    path = site.directory / commit_key(0)
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        if "protocol" in line:
+            line["protocol"]["writerFeatures"].append("variantType")
+            line["protocol"]["readerFeatures"].append("variantType")
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            schema["fields"].append({"name": "v", "type": "variant", "nullable": True, "metadata": {}})
+            line["metaData"]["schemaString"] = json.dumps(schema, separators=(",", ":"))
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(UnsupportedOperationError) as caught:
+        site.table.run()
+    assert caught.value.fields["features"] == "variantType"
+
+
 def test_deletion_vectors_are_proved() -> None:
     data = encoded_vector(BitMap([1, 3, 70_000]))[1:]
     assert decoded_vector(data, {}) == BitMap([1, 3, 70_000])
@@ -136,3 +169,24 @@ def test_deletion_vectors_are_proved() -> None:
     for size in range(len(data)):
         with pytest.raises(StoreCorruptError):
             decoded_vector(data[:size], {})
+
+
+def test_a_column_by_the_name_of_a_type_is_none_of_that_type() -> None:
+    names = pa.schema({"variant": pa.string(), "timestamp_ntz": pa.struct([pa.field("variant", pa.int64())])})
+    assert not has_variants(delta_schema(names))
+    assert not has_local_times(delta_schema(names))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("us"),
+        pa.list_(pa.timestamp("us")),
+        pa.map_(pa.string(), pa.timestamp("us")),
+        pa.struct([pa.field("type", pa.list_(pa.timestamp("us")))]),
+    ],
+)
+def test_the_type_of_a_column_is_found_wherever_it_is(kind: pa.DataType) -> None:
+    schema_json = delta_schema(pa.schema([pa.field("id", pa.int64()), pa.field("a", kind)]))
+    assert has_local_times(schema_json)
+    assert has_variants(schema_json.replace('"timestamp_ntz"', '"variant"'))

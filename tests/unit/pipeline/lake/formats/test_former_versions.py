@@ -9,10 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import deltalake
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import StaticTable
 
 from stratalog.base.errors import InvalidConfigError, LogStoreError
@@ -27,7 +29,7 @@ from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStor
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultsAt, Operation
 from tests.support.lake.parquet_rows import raw_rows
-from tests.support.lake.topic_table import Row, TopicTable, last_rows
+from tests.support.lake.topic_table import Row, TopicTable, deletions_fail_behind_the_commit, last_rows
 from tests.support.logs.sampling import Sampling
 from tests.support.spark.plain_store import PlainStore
 
@@ -80,19 +82,33 @@ class Site:
             found = self.iceberg().scan().to_arrow()
         return raw_rows(found.to_pylist())
 
+    def document(self) -> dict[str, Any]:
+        """The newest metadata."""
+        document: dict[str, Any] = json.loads(self._newest().read_text())
+        return document
+
+    def put_document(self, document: dict[str, Any]) -> None:
+        """Change the newest metadata."""
+        self._newest().write_text(json.dumps(document))
+
+    def _newest(self) -> Path:
+        return max(
+            self.directory.glob("metadata/v*.json"), key=lambda one: int(one.name[1:].partition(".")[0])
+        )
+
     def iceberg(self) -> StaticTable:
         return StaticTable.from_metadata(f"file://{self.directory}")
 
     def named(self) -> set[str]:
         """All files that the snapshots of the table name, by pyiceberg's own reading."""
-        table, root = self.iceberg(), f"file://{self.directory}/"
+        table = self.iceberg()
         names: set[str] = set()
         for snapshot in table.metadata.snapshots:
             names.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
                 names.add(manifest.manifest_path)
                 names |= {one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io)}
-        return {name.removeprefix(root) for name in names}
+        return {urlsplit(name).path.removeprefix(f"{self.directory}/") for name in names}
 
     def require_no_orphans(self) -> None:
         """Check that snapshots name exactly the files that are there. Raises AssertionError."""
@@ -155,14 +171,67 @@ def test_a_table_that_another_program_keeps_whole_is_left_alone(iceberg: Site) -
     assert len(iceberg.iceberg().metadata.snapshots) == len(iceberg.there("metadata/v")) - 1 == 4
 
 
+def test_metadata_files_stay_for_their_age_whatever_their_number(iceberg: Site) -> None:
+    """The log of the metadata has room for so many; by default for a hundred."""
+    document = iceberg.document()
+    document["properties"]["write.metadata.previous-versions-max"] = "2"
+    iceberg.put_document(document)
+    for _ in range(6):
+        iceberg.refresh()
+    assert len(iceberg.document()["metadata-log"]) == 2
+    assert len(iceberg.there("metadata/v")) == 7 + 1
+    iceberg.refresh(after_ms=6 * HOUR_MS)
+    assert len(iceberg.there("metadata/v")) == 7 + 1 - 1, "the first one was replaced ten hours ago"
+    iceberg.refresh(after_ms=20 * HOUR_MS)
+    assert len(iceberg.there("metadata/v")) == 2 + 1
+
+
+def test_locations_that_another_program_spells_in_its_way(iceberg: Site) -> None:
+    iceberg.refresh()
+    text = json.dumps(iceberg.document())
+    iceberg.put_document(json.loads(text.replace("file:///", "file:/")))
+    iceberg.refresh()
+    for _ in range(3):
+        iceberg.refresh(after_ms=20 * HOUR_MS)
+    iceberg.require_no_orphans()
+
+
+def test_an_expiry_that_a_crash_has_cut_off_waits_for_snapshots_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path / "table", TableFormat.ICEBERG, **{AGE: str(10 * HOUR_MS)})
+    site.topic.upload({("t", 0): 40})
+    site.table.run()
+    site.refresh()
+    with deletions_fail_behind_the_commit(site.table):
+        site.refresh(after_ms=20 * HOUR_MS)
+    document = site.document()
+    pending = document["properties"]["stratalog.expired"]
+    assert json.loads(pending)
+    # Another program begins the table anew, and keeps what was there by a tag.
+    kept_id, empty = document["current-snapshot-id"], f"file://{site.directory}/metadata/empty.avro"
+    output = site.iceberg().io.new_output(empty)
+    with write_manifest_list(2, output, 7, None, document["last-sequence-number"], "deflate"):
+        pass
+    newest = {**document["snapshots"][-1], "snapshot-id": 7, "manifest-list": empty}
+    document["snapshots"].append({name: newest[name] for name in newest if name != "parent-snapshot-id"})
+    document["refs"]["kept"] = {"snapshot-id": kept_id, "type": "tag"}
+    document["refs"]["main"]["snapshot-id"] = document["current-snapshot-id"] = 7
+    site.put_document(document)
+    for _ in range(2):
+        site.refresh()
+        (tip,) = site.topic.tips["t"]
+        count = len(last_rows(0, site.topic.tiered.records(tip)))
+        assert 0 < site.iceberg().scan(snapshot_id=kept_id).to_arrow().num_rows <= count
+        assert site.document()["properties"]["stratalog.expired"] == pending
+    assert "another program has changed the table" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_a_tag_keeps_its_snapshot_and_a_branch_all(iceberg: Site, kind: str) -> None:
     iceberg.refresh()
     iceberg.refresh()
-    newest = max(iceberg.there("metadata/v") - {"metadata/version-hint.text"}, key=len)
-    path = max(iceberg.directory.glob("metadata/v*.json"), key=lambda one: int(one.name[1:].split(".")[0]))
-    assert newest.startswith("metadata/v")
-    document = json.loads(path.read_text())
+    document = iceberg.document()
     first, second, _ = document["snapshots"]
     document["refs"]["kept"] = {"snapshot-id": second["snapshot-id"], "type": kind}
     if kind == "branch":
@@ -170,7 +239,7 @@ def test_a_tag_keeps_its_snapshot_and_a_branch_all(iceberg: Site, kind: str) -> 
         side = {**second, "snapshot-id": 7, "parent-snapshot-id": first["snapshot-id"]}
         document["snapshots"].append(side)
         document["refs"]["kept"]["snapshot-id"] = 7
-    path.write_text(json.dumps(document))
+    iceberg.put_document(document)
     for _ in range(3):
         iceberg.refresh(after_ms=20 * HOUR_MS)
     left = [one.snapshot_id for one in iceberg.iceberg().metadata.snapshots]

@@ -83,3 +83,48 @@ def test_a_type_that_tables_lack_is_refused(kind: Any) -> None:
     schema = {"type": "record", "name": "T", "fields": [{"name": "field", "type": kind}]}
     with pytest.raises(UnsupportedOperationError):
         AvroValues.of(json.dumps(schema))
+
+
+def record_of(*fields: tuple[str, Any]) -> str:
+    found = [{"name": name, "type": kind} for name, kind in fields]
+    return json.dumps({"type": "record", "name": "R", "fields": found})
+
+
+EMPTY: dict[str, Any] = {"type": "record", "name": "Empty", "fields": []}
+
+
+def test_a_record_without_fields_is_true_where_it_is_there() -> None:
+    schema = record_of(("a", EMPTY), ("b", ["null", "Empty"]), ("m", {"type": "map", "values": "Empty"}))
+    values = AvroValues.of(schema)
+    stream = io.BytesIO()
+    record: dict[str, Any] = {"a": {}, "b": None, "m": {"k": {}}}
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(schema)), record)
+    decoded = values.decode(pa.array([stream.getvalue()]))
+    assert decoded.column.to_pylist() == [{"a": True, "b": None, "m": [("k", True)]}]
+    assert not decoded.bad
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        EMPTY,
+        {"type": "record", "name": "Outer", "fields": [{"name": "x", "type": EMPTY}]},
+        {"type": "fixed", "name": "F", "size": 0},
+    ],
+)
+def test_an_array_whose_items_take_no_bytes_is_refused(wrapped: Any) -> None:
+    """A value of eleven bytes could be 2^62 of them."""
+    array = {"type": "array", "items": wrapped}
+    for schema in (record_of(("a", array)), record_of(("a", ["null", {"type": "map", "values": array}]))):
+        with pytest.raises(InvalidConfigError) as caught:
+            AvroValues.of(schema)
+        assert caught.value.fields["field"] == "a"
+    # The writer's fields that the table lacks are skipped item by item.
+    with pytest.raises(InvalidConfigError):
+        AvroValues.of(record_of(("b", "int"))).payload_decoder(record_of(("a", array), ("b", "int")).encode())
+
+
+def test_a_field_that_is_always_null_is_refused_as_such() -> None:
+    with pytest.raises(UnsupportedOperationError) as caught:
+        AvroValues.of(record_of(("a", "null")))
+    assert caught.value.fields == {"type": "null"}

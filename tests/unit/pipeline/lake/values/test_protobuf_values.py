@@ -94,3 +94,19 @@ def test_a_message_that_contains_itself_is_refused() -> None:
 def test_a_message_that_is_not_there_is_refused(data: bytes, name: str) -> None:
     with pytest.raises(InvalidConfigError):
         ProtobufValues.of(data, name)
+
+
+def test_a_message_without_fields_is_true_where_it_is_set() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="e", syntax="proto3")
+    file.message_type.add(name="Empty")
+    event = file.message_type.add(name="Event")
+    for number, (name, label) in enumerate(
+        (("paid", Field.LABEL_OPTIONAL), ("sent", Field.LABEL_OPTIONAL), ("marks", Field.LABEL_REPEATED)), 1
+    ):
+        event.field.add(name=name, number=number, type=Field.TYPE_MESSAGE, label=label, type_name=".e.Empty")
+    data = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    values = ProtobufValues.of(data, "e.Event")
+    # Field 1 once, and field 3 twice, each with no bytes.
+    decoded = values.decode(pa.array([b"\x0a\x00\x1a\x00\x1a\x00"]))
+    assert decoded.column.to_pylist() == [{"paid": True, "sent": None, "marks": [True, True]}]
+    assert ProtobufValues.of(data, "e.Empty").arrow_type == pa.bool_()
