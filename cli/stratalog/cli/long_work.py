@@ -7,13 +7,15 @@ it, or ends it where the command says so. With `--no-wait` the command prints th
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stratalog.base.errors import LogStoreError, NotOwnerError
 from stratalog.cli.connection import with_client
+from stratalog.cli.error_line import print_error
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import counted, duration, print_json, value_document
 from stratalog.client import values
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Show = Callable[["values.Operation"], None]
 Start = Callable[["Client"], Awaitable["values.Operation"]]
+_BAR_WIDTH = 16
+"""Characters, so that bytes and times have room beside it in 80."""
 _Result = TypeVar("_Result", bound="values.OperationResult")
 
 
@@ -67,6 +71,21 @@ def run_long_work(
     else:
         print_result(result)
     return result
+
+
+def require_all_done(left_out: Sequence[values.LeftOutShard], failure: LogStoreError | None = None) -> None:
+    """Raise NotOwnerError, which names them, if the work left out shards of other servers. A failure that is
+    given is raised in its place, behind a line about the shards."""
+    error: NotOwnerError | None = None
+    if left_out:
+        error = NotOwnerError(
+            "other servers own shards of the store, which were left out; ask each owner, by --server",
+            left_out=", ".join(f"shard {one.shard} of {one.endpoint or 'no server'}" for one in left_out),
+        )
+    if error is not None and failure is not None:
+        print_error(str(error))
+    if (raised := failure or error) is not None:
+        raise raised
 
 
 def _operation(server: str, start: Start, *, no_wait: bool, ends_on_interrupt: bool) -> values.Operation:
@@ -139,16 +158,19 @@ def progress_bar() -> Generator[Show]:
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.table import Column
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    # The short columns come first, because a narrow terminal cuts off the end of the line.
+    columns = (SpinnerColumn(), BarColumn(_BAR_WIDTH), DownloadColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    with Progress(*columns, text, console=Console(stderr=True), transient=True, expand=True) as bar:
         task = bar.add_task("", total=None)
 
         def show(operation: values.Operation) -> None:
             progress = operation.progress
             bar.update(
                 task,
-                description=f"{operation.kind}: {_text_of(progress)}",
+                description=_text_of(operation),
                 completed=progress.done_bytes,
                 total=progress.total_bytes or None,
             )
@@ -156,18 +178,19 @@ def progress_bar() -> Generator[Show]:
         yield show
 
 
-def _text_of(progress: values.OperationProgress) -> str:
-    """The progress in words, without the bytes that the bar shows."""
+def _text_of(operation: values.Operation) -> str:
+    """The progress in words, without the bytes that the bar shows. What matters most comes first."""
+    progress = operation.progress
     found = progress.compaction
     if found is None:
         counts = f" {progress.done_count}/{progress.total_count}" if progress.total_count else ""
-        return progress.phase + counts
+        return f"{operation.kind}: {progress.phase}{counts}"
     gets = counted(found.get_request_count, "GET")
     resumed = f" ({found.resumed_get_request_count:,} resumed)" if found.resumed_get_request_count else ""
-    rest = f", {duration(found.remaining_ms)} left" if found.remaining_ms >= 0 else ""
+    rest = f"{duration(found.remaining_ms)} left, " if found.remaining_ms >= 0 else ""
     return (
-        f"{found.done_job_count}/{found.job_count} jobs,"
+        f"{rest}{found.done_job_count}/{found.job_count} jobs,"
         f" {found.done_partition_count:,}/{found.partition_count:,} partitions,"
         f" {found.kept_record_count:,} kept, {found.dropped_record_count:,} dropped,"
-        f" {gets}{resumed}, {counted(found.put_request_count, 'PUT')}{rest}"
+        f" {gets}{resumed}, {counted(found.put_request_count, 'PUT')}"
     )

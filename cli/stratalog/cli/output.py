@@ -20,6 +20,7 @@ _Field = Mapping[str, str | int] | tuple[Any, ...] | LogStoreError | str | float
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The last millisecond of the year 9999, where calendars of Python end.
 _MAX_TIME_MS = 253_402_300_799_999
+_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def print_json(document: object) -> None:
@@ -54,6 +55,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
+def document_or_object(name: str) -> str:
+    """The file of a finding without a partition: a document has the path of its file, an object only a
+    name."""
+    return f"{'document' if '/' in name else 'object'} {name}"
+
+
 def counted(count: int, noun: str) -> str:
     """A number and its noun, with an s unless the number is 1."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -76,6 +83,21 @@ def utc_time(time_ms: int) -> str | None:
 def duration(time_ms: int) -> str:
     """A duration as hours, minutes and seconds."""
     return str(timedelta(seconds=round(time_ms / 1000)))
+
+
+def age(age_ms: int) -> str | None:
+    """An age in its largest unit; None if it is not known."""
+    if age_ms < 0:
+        return None
+    for unit, unit_ms in _UNITS_MS:
+        if age_ms >= unit_ms:
+            return f"{age_ms / unit_ms:.1f}{unit}"
+    return f"{age_ms}ms"
+
+
+def clock_difference(skew_ms: int) -> str:
+    """How far the clocks of a server and of its store differ. `skew_ms`: the server's minus the store's."""
+    return f"the server's clock is {age(abs(skew_ms))} {'ahead of' if skew_ms > 0 else 'behind'} the store's"
 
 
 def print_offline(partitions: Iterable[values.OfflinePartition], *, err: bool = False) -> None:

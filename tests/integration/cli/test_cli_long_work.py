@@ -120,7 +120,9 @@ def test_retention_is_explained_then_run(run: Shell, topic: str) -> None:
 def test_tiered_data_is_verified_and_collected(run: Shell, topic: str) -> None:
     assert run("tier", "verify", topic).endswith("6 records: 0 findings\n")
     quick = run.json("tier", "verify", "--quick")
-    assert (quick["slice_count"], quick["finding_count"]) == (0, 0)
+    assert (quick["slice_count"], quick["finding_count"], quick["metadata_only"]) == (0, 0, True)
+    assert "nothing of their contents was compared: 0 findings" in run("tier", "verify", "--quick", topic)
+    assert not run.json("tier", "verify", topic)["metadata_only"]
     run("compaction", "run", topic)
     assert run.json("tier", "verify", topic)["record_count"] == 2
     listed = run("tier", "collect", "--dry-run")

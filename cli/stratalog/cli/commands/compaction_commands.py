@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from stratalog.base.errors import LogStoreError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.error_line import print_error
 from stratalog.cli.int_ranges import PARTITION, SECONDS
 from stratalog.cli.interrupts import interrupted_by_signals
-from stratalog.cli.long_work import follow, long_work_options, operation_document, run_long_work
+from stratalog.cli.log_lines import log_to_stderr
+from stratalog.cli.long_work import (
+    follow,
+    long_work_options,
+    operation_document,
+    require_all_done,
+    run_long_work,
+)
 from stratalog.cli.options import (
     config_option,
     environment_option,
@@ -31,7 +39,15 @@ from stratalog.cli.output import (
     utc_time,
     value_document,
 )
-from stratalog.cli.store_access.store_compaction import CompactionLayers, StoreCompaction, store_compaction
+from stratalog.cli.store_access.compactor_state import CompactorState, FailedShard
+from stratalog.cli.store_access.standing_compactor import StandingCompactor, serving_metrics
+from stratalog.cli.store_access.store_compaction import (
+    CompactionLayers,
+    StoreCompaction,
+    StorePlan,
+    StoreRun,
+    store_compaction,
+)
 from stratalog.client import values
 
 if TYPE_CHECKING:
@@ -43,6 +59,48 @@ _SHOWN_COUNT = 5
 ASSUMPTION = (
     "without --config-file this assumes that no server of the store is started with defaults of topics, such"
     " as log.cleanup.policy or log.cleaner.min.compaction.lag.ms; if one is, name its file"
+)
+
+_NEED_STORE = (
+    "--interval, --config-file, --config, --state-dir, --metrics-listen and --insecure need --store: a"
+    " server has its own"
+)
+
+
+class _Unserved(NamedTuple):
+    """The options of a compactor without a server. Immutable."""
+
+    interval_s: int | None
+    """The pause between its turns; None for one turn."""
+    config_file: str
+    state_dir: str
+    metrics_listen: str
+    is_insecure: bool
+    config: dict[str, str]
+
+    @property
+    def has_any(self) -> bool:
+        return any(self)
+
+    @property
+    def layers(self) -> CompactionLayers:
+        """The configuration. Without a file of the servers a warning says what is assumed."""
+        if not self.config_file:
+            click.echo(f"warning: {ASSUMPTION}", err=True)
+        return CompactionLayers(config_of_servers(self.config_file), self.config)
+
+    @property
+    def state(self) -> CompactorState | None:
+        """The state that outlives the process, if it has any."""
+        return _state_in(self.state_dir) if self.state_dir else None
+
+
+def _state_option(text: str) -> Callable[[Any], Any]:
+    return click.option("--state-dir", callback=require_unicode, default="", metavar="DIR", help=text)
+
+
+compactor_option = _state_option(
+    "Ask the state of a compactor that runs without a server, in place of a server: its --state-dir."
 )
 
 
@@ -76,6 +134,23 @@ def compaction() -> None:
     metavar="FILE",
     help="With --store: the configuration file that its servers are started with.",
 )
+@_state_option(
+    "With --store: a directory of this compactor alone, so that what it leaves alone outlives it, and"
+    " `compaction status`, `excluded` and `reset` work; scratch files of jobs lie there, too. Created"
+    " if it is missing."
+)
+@click.option(
+    "--metrics-listen",
+    default="",
+    metavar="HOST:PORT",
+    help="With --interval: serve metrics for Prometheus, /healthz and /readyz at this address, over HTTP.",
+)
+@click.option(
+    "--insecure",
+    "is_insecure",
+    is_flag=True,
+    help="Let other machines read the metrics, without TLS and authentication.",
+)
 @config_option(
     text="With --store: set a key remote.compaction.* for this command, stronger than the servers' value;"
     " may be repeated."
@@ -85,12 +160,10 @@ def run(
     topics: tuple[str, ...],
     store_url: str,
     dry_run: bool,
-    interval_s: int | None,
-    config_file: str,
-    config: dict[str, str],
     no_wait: bool,
     as_json: bool,
     server: str,
+    **unserved: Any,
 ) -> None:
     """Compact the tiered data of TOPICS, or of all topics.
 
@@ -105,7 +178,10 @@ def run(
     `stratalog config alter --broker` has set hold here, too; those of the servers' start have to be named
     with --config-file; without it a warning says what is assumed.
 
-    Exit code: 0 done, 1 a job failed or could not be planned, 130 interrupted.
+    With --interval the log is on standard error, and --metrics-listen has the metrics of compaction that a
+    server has. Partitions that are left alone after a failure are remembered in --state-dir.
+
+    Exit code: 0 done, 1 a job or a shard failed, has no plan, or is another server's, 130 interrupted.
 
     \b
     Examples:
@@ -113,16 +189,14 @@ def run(
       stratalog compaction run --store s3://bucket/prefix --dry-run
       stratalog compaction run --store s3://bucket/prefix --interval 60
     """
+    options = _Unserved(**unserved)
     if store_url:
-        if no_wait or (interval_s and (topics or dry_run)):
-            raise click.UsageError("--no-wait is for a server, and --interval for what is due in all topics")
-        if not config_file:
-            click.echo(f"warning: {ASSUMPTION}", err=True)
-        layers = CompactionLayers(config_of_servers(config_file), config)
-        _run_on_store(store_url, layers, topics, interval_s, dry_run=dry_run, as_json=as_json)
+        if no_wait:
+            raise click.UsageError("--no-wait is for a server")
+        _run_on_store(store_url, topics, options, dry_run=dry_run, as_json=as_json)
         return
-    if interval_s or config_file or config:
-        raise click.UsageError("--interval, --config-file and --config need --store; a server has its own")
+    if options.has_any:
+        raise click.UsageError(_NEED_STORE)
     if dry_run:
         print_plan(with_client(server, lambda client: client.admin.plan_compaction(topics)), as_json=as_json)
         return
@@ -139,6 +213,8 @@ def run(
     if result is not None and not result.jobs and not as_json:
         planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
         _print_idle(planned.idle_topics)
+    if result is not None:
+        require_all_done(result.left_out_shards)
 
 
 def config_of_servers(path: str) -> Mapping[str, str]:
@@ -157,38 +233,67 @@ def config_of_servers(path: str) -> Mapping[str, str]:
 
 
 def _run_on_store(
-    url: str,
-    layers: CompactionLayers,
-    topics: tuple[str, ...],
-    interval_s: int | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    url: str, topics: tuple[str, ...], options: _Unserved, *, dry_run: bool, as_json: bool
 ) -> None:
     """Compact a store here, once or again and again."""
-    with interrupted_by_signals(), store_compaction(url, layers) as store:
-        if dry_run:
-            print_plan(store.plan(topics), as_json=as_json)
-            return
-        while True:
-            try:
-                result, is_well = store.run(topics)
-            except (LogStoreError, OSError) as failure:
-                if interval_s is None:
-                    raise
-                print_error(f"{failure}; it is tried again in {interval_s} s")
-            else:
-                print_run(store, result, topics, is_idle_shown=interval_s is None, as_json=as_json)
-                if interval_s is None:
-                    if not is_well:
-                        print_error(
-                            "a job has failed and changed nothing; the next compaction tries it again"
-                        )
-                        raise click.exceptions.Exit(_EXIT_FAILED)
-                    return
-            if store.is_stopped:
-                raise KeyboardInterrupt
-            store.clock.sleep(interval_s)
+    if options.interval_s and (topics or dry_run):
+        raise click.UsageError("--interval is for what is due in all topics")
+    if options.metrics_listen and not options.interval_s:
+        raise click.UsageError("--metrics-listen is for --interval")
+    layers = options.layers
+    with interrupted_by_signals():
+        if options.interval_s is not None:
+            _compact_again_and_again(url, layers, options, options.interval_s, as_json=as_json)
+        with store_compaction(url, layers, state=None if dry_run else options.state) as store:
+            if dry_run:
+                print_store_plan(store.plan(topics), as_json=as_json)
+                return
+            run = store.run(topics)
+            print_run(store, run.result, topics, is_idle_shown=True, as_json=as_json)
+    exit_unless_well(run)
+
+
+def print_store_plan(plan: StorePlan, *, as_json: bool) -> None:
+    """Print the plan of a store. Ends the command with an exit code if a shard could not be planned."""
+    print_plan(plan.planned, as_json=as_json)
+    for number, failure in sorted(plan.failed_shards.items()):
+        print_error(f"shard {number} is not planned: {failure}")
+    if plan.failed_shards:
+        raise click.exceptions.Exit(_EXIT_FAILED)
+
+
+def exit_unless_well(run: StoreRun) -> None:
+    """End the command with an exit code, and say why, if a shard or a job has failed."""
+    for number, failure in sorted(run.outcome.failed_shards.items()):
+        print_error(f"shard {number} is not compacted: {failure}")
+    if run.outcome.failures:
+        print_error("a job has failed and changed nothing; the next compaction tries it again")
+    if not run.is_well:
+        raise click.exceptions.Exit(_EXIT_FAILED)
+
+
+def _compact_again_and_again(
+    url: str, layers: CompactionLayers, options: _Unserved, interval_s: int, *, as_json: bool
+) -> NoReturn:
+    """Compact what is due until a signal ends it. The turns are in the log. Raises KeyboardInterrupt, and
+    what the opening of the store does."""
+    from stratalog.base.clock import SystemClock
+
+    log_to_stderr("info", click.get_current_context().find_root().params["log_format"])
+    compactor = StandingCompactor(SystemClock())
+    with (
+        serving_metrics(compactor, options.metrics_listen, is_insecure=options.is_insecure),
+        store_compaction(url, layers, state=options.state) as store,
+    ):
+        compactor.metrics.compaction = store
+        while not store.is_stopped:
+            run = compactor.turn(partial(store.run, ()))
+            # The log says once what is left alone.
+            if run is not None and any(job.input_count for job in run.result.jobs):
+                print_run(store, run.result, (), is_idle_shown=False, as_json=as_json)
+            if not store.is_stopped:
+                store.clock.sleep(interval_s)
+    raise KeyboardInterrupt
 
 
 def print_run(
@@ -205,7 +310,7 @@ def print_run(
     elif result.jobs:
         _print_jobs(result)
     elif is_idle_shown:
-        _print_idle(store.plan(topics).idle_topics)
+        _print_idle(store.plan(topics).planned.idle_topics)
 
 
 def _print_jobs(result: values.CompactionResult) -> None:
@@ -368,9 +473,10 @@ def _signed(size_bytes: int) -> str:
 
 @compaction.command()
 @click.option("--follow", "follows", is_flag=True, help="Show the progress of the first one until its end.")
+@compactor_option
 @json_option
 @server_option
-def status(follows: bool, as_json: bool, server: str) -> None:
+def status(follows: bool, state_dir: str, as_json: bool, server: str) -> None:
     """Show running compactions and the partitions left alone.
 
     Of these the first ones are shown, the longest left alone first; `stratalog compaction excluded` shows
@@ -380,14 +486,25 @@ def status(follows: bool, as_json: bool, server: str) -> None:
     Examples:
       stratalog compaction status
       stratalog compaction status --follow
+      stratalog compaction status --state-dir /srv/compactor
     """
+    if follows and state_dir:
+        raise click.UsageError("--follow is for a server")
 
     async def status_(client: Client) -> tuple[list[values.Operation], Sequence[values.ExcludedPartition]]:
         running = await _running(client)
         shown = [await follow(client, one) for one in running[:1]] if follows else running
         return shown, () if as_json else await client.admin.excluded_partitions()
 
-    found, left_alone = with_client(server, status_)
+    left_alone: Sequence[values.ExcludedPartition]
+    found: Sequence[values.Operation]
+    failed: Sequence[FailedShard] = ()
+    if state_dir:
+        state = _state_in(state_dir)
+        found, left_alone = state.operations(), () if as_json else state.excluded()
+        failed = state.failed_shards()
+    else:
+        found, left_alone = with_client(server, status_)
     if as_json:
         print_json([operation_document(one) for one in found])
     elif found:
@@ -403,6 +520,7 @@ def status(follows: bool, as_json: bool, server: str) -> None:
         longest = sorted(left_alone, key=lambda one: one.since_ms)[:_SHOWN_COUNT]
         _print_exclusions(longest)
         print_rest(len(longest), len(left_alone), "partition")
+    _print_failed_shards(failed, as_json=as_json)
 
 
 def _cells(found: values.CompactionProgress | None) -> Sequence[Cell]:
@@ -458,22 +576,45 @@ async def _running(client: Client) -> list[values.Operation]:
 
 
 @compaction.command()
+@compactor_option
 @json_option
 @server_option
-def excluded(as_json: bool, server: str) -> None:
+def excluded(state_dir: str, as_json: bool, server: str) -> None:
     """Show partitions that are left alone, and why.
 
+    Each compactor has its own, and a server is one. One without a server has them in its --state-dir, with
+    the shards that it cannot compact.
+
     \b
-    Example: stratalog compaction excluded
+    Examples:
+      stratalog compaction excluded
+      stratalog compaction excluded --state-dir /srv/compactor
     """
-    found = with_client(server, lambda client: client.admin.excluded_partitions())
+    failed: Sequence[FailedShard] = ()
+    if state_dir:
+        state = _state_in(state_dir)
+        found, failed = state.excluded(), state.failed_shards()
+    else:
+        found = with_client(server, lambda client: client.admin.excluded_partitions())
     if as_json:
         print_json([value_document(one) for one in found])
-        return
-    if not found:
+    elif found:
+        _print_exclusions(found)
+    elif not failed:
         click.echo("no partition is excluded")
-        return
-    _print_exclusions(found)
+    _print_failed_shards(failed, as_json=as_json)
+
+
+def _print_failed_shards(failed: Sequence[FailedShard], *, as_json: bool) -> None:
+    """Print the shards that are not compacted; beside JSON, which has partitions alone, as lines on standard
+    error."""
+    if as_json:
+        for one in failed:
+            print_error(f"shard {one.shard} is not compacted since {utc_time(one.since_ms)}: {one.reason}")
+    elif failed:
+        print_table(
+            ("SHARD", "SINCE", "REASON"), [(one.shard, utc_time(one.since_ms), one.reason) for one in failed]
+        )
 
 
 def _print_exclusions(found: Iterable[values.ExcludedPartition]) -> None:
@@ -495,25 +636,39 @@ def _print_exclusions(found: Iterable[values.ExcludedPartition]) -> None:
 @compaction.command()
 @click.argument("topic")
 @click.option("--partition", type=PARTITION, required=True)
+@compactor_option
 @json_option
 @server_option
-def reset(topic: str, partition: int, as_json: bool, server: str) -> None:
+def reset(topic: str, partition: int, state_dir: str, as_json: bool, server: str) -> None:
     """Let compaction try a partition of TOPIC again that failed.
 
     \b
-    Example: stratalog compaction reset orders --partition 0
+    Examples:
+      stratalog compaction reset orders --partition 0
+      stratalog compaction reset orders --partition 0 --state-dir /srv/compactor
     """
 
     async def reset_(client: Client) -> bool:
         return await client.admin.reset_excluded_partition(topic, partition)
 
-    was_excluded = with_client(server, reset_)
+    if state_dir:
+        was_excluded = _state_in(state_dir).reset(topic, partition)
+    else:
+        was_excluded = with_client(server, reset_)
     if as_json:
         print_json({"was_excluded": was_excluded})
     elif was_excluded:
         click.echo(f"the next compaction tries {topic}-{partition} again")
     else:
         click.echo(f"{topic}-{partition} was not excluded because of a failure")
+
+
+def _state_in(directory: str) -> CompactorState:
+    """The state of a compactor without a server."""
+    from stratalog.base.clock import SystemClock
+    from stratalog.base.posix_filesystem import PosixFileSystem
+
+    return CompactorState(PosixFileSystem(), SystemClock(), os.path.abspath(directory))
 
 
 def _refusal(job: values.CompactionJob) -> str | None:

@@ -32,13 +32,14 @@ def describe(as_json: bool, server: str) -> None:
         print_json(value_document(response))
         return
     print_table(
-        ("PATH", "STATE", "PARTITIONS", "SIZE", "TO OPEN", "ID"),
+        ("PATH", "STATE", "PARTITIONS", "SIZE", "FREE", "TO OPEN", "ID"),
         [
             (
                 found.path,
                 found.state,
                 found.partition_count,
                 ByteSize(found.size_bytes),
+                ByteSize(found.free_bytes) if found.free_bytes >= 0 else None,
                 found.remaining_log_count,
                 found.directory_id or None,
             )
@@ -48,6 +49,12 @@ def describe(as_json: bool, server: str) -> None:
     for found in response.log_dirs:
         if found.reason:
             click.echo(f"{found.path} is {found.state}: {found.reason}")
+        if found.missing_free_bytes:
+            click.echo(
+                f"{found.path} is below its floor of free space, so appends to its partitions are refused by"
+                " their topics' backlog policy; free space, or see to the uploads:"
+                f" {ByteSize(found.missing_free_bytes)} are missing"
+            )
         for path in found.set_aside_paths:
             click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
         print_rest(len(found.set_aside_paths), found.set_aside_count, "path")

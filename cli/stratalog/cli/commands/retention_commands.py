@@ -6,12 +6,20 @@ from collections.abc import Iterable
 
 import click
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
-from stratalog.cli.long_work import long_work_options, run_long_work
+from stratalog.cli.long_work import long_work_options, require_all_done, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import print_json, print_rest, print_table, utc_time, value_document
+from stratalog.cli.output import (
+    clock_difference,
+    counted,
+    print_json,
+    print_rest,
+    print_table,
+    utc_time,
+    value_document,
+)
 from stratalog.client import values
 
 
@@ -31,7 +39,11 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
     """Delete records that retention does not keep.
 
     Moves the log start of tiered topics, and deletes old segments on local disks. Objects are deleted later,
-    by `tier collect`. Ctrl-C leaves the operation running.
+    by `tier collect`. While the clocks of the server and of the store differ by more than five minutes, no
+    log start of a tiered topic moves by time, and the first line says so.
+
+    A server looks at the shards that it owns. If TOPICS have partitions in others, standard error names these
+    shards, and the exit code is 1; a dry run asks their owners. Ctrl-C leaves the operation running.
 
     \b
     Examples:
@@ -49,12 +61,16 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
         no_wait=no_wait,
         as_json=as_json,
     )
-    if result is not None and result.failed_partitions:
-        raise DataDirectoryError(
+    if result is None:
+        return
+    failure: LogStoreError | None = None
+    if result.failed_partitions:
+        failure = DataDirectoryError(
             "retention left partitions out; see to the reasons that are named above",
             partition_count=result.failed_partition_count,
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
         )
+    require_all_done(result.left_out_shards, failure)
 
 
 @retention.command()
@@ -66,7 +82,8 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
 
     The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
     data that stays in each tier: why, the time from which on it is too old, and the size of further records
-    with which it is too much. The owner of each partition is asked.
+    with which it is too much. The owner of each partition is asked. A line before them says if a wrong clock
+    keeps tiered partitions from going by time.
 
     \b
     Example: stratalog retention explain orders
@@ -100,6 +117,8 @@ def _print_expired(explained: Iterable[values.ExplainedPartition], *, as_json: b
     if as_json:
         print_json([value_document(one) for one in partitions])
         return
+    refused = [one.clock_skew_ms for one in partitions if one.clock_refused]
+    _print_clock(len(refused), max(refused, key=abs, default=0))
     rows = [
         (
             f"{one.topic}-{one.partition}",
@@ -121,7 +140,17 @@ def _print_expired(explained: Iterable[values.ExplainedPartition], *, as_json: b
             click.echo(f"{one.topic}-{one.partition} is left out: {one.reason}")
 
 
+def _print_clock(refused_count: int, skew_ms: int) -> None:
+    """Print a line if a wrong clock keeps partitions from going by time."""
+    if refused_count:
+        click.echo(
+            f"{clock_difference(skew_ms)}, so nothing of {counted(refused_count, 'tiered partition')} goes by"
+            " retention.ms; correct the clock that is wrong"
+        )
+
+
 def _print_result(result: values.RetentionResult) -> None:
+    _print_clock(result.clock_refused_count, result.clock_skew_ms)
     if result.partitions:
         print_table(
             ("PARTITION", "LOG START", "BEFORE", "SLICES", "SIZE", "LOCAL SEGMENTS", "SIZE"),

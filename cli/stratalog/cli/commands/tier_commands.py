@@ -12,11 +12,14 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.error_line import print_error
 from stratalog.cli.lazy_group import LazyGroup
-from stratalog.cli.long_work import long_work_options, run_long_work
+from stratalog.cli.long_work import long_work_options, require_all_done, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
     Cell,
+    age,
+    clock_difference,
     counted,
+    document_or_object,
     print_json,
     print_offline,
     print_rest,
@@ -29,9 +32,6 @@ from stratalog.client import values
 if TYPE_CHECKING:
     from stratalog.client.client import Client
     from stratalog.client.values.store_status import StoreStatus
-
-_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
-
 
 _EXIT_UNFINISHED = 2
 _NAMED_COUNT = 10
@@ -79,8 +79,8 @@ def status(as_json: bool, server: str) -> None:
     LEFT      work that is left for later turns: pieces, size, age of the oldest
     REFUSED   work of the last turn that a rule refused, by reason
     WAITS     closed segments that are not yet in the store
-    LAG       all local records that are not yet in the store, and the age of
-              the oldest of them
+    LAG       all local records that are not yet in the store, and how long
+              the oldest of them have waited
     OLDEST    the partition that has these
     UPLOADED  how long ago something of it, or else of the topic, was last
               committed since the start of the server; or paused, disabled
@@ -150,20 +150,25 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
     if unowned:
         numbers = ",".join(str(shard.shard) for shard in unowned)
         yield f"{_shards(unowned)}: no server owns it; start one with --own-shards {numbers}"
+    for short in answer.short_log_dirs:
+        yield (
+            f"{short.path} has {ByteSize(short.free_bytes)} of free space, so appends to its partitions are"
+            f" refused by their topics' backlog policy until it has {ByteSize(short.enough_bytes)}; free"
+            " space, or see to the uploads"
+        )
     silent = [shard for shard in answer.shards if shard.disk_appends_refused]
     if silent:
         yield (
             f"{_shards(silent)}: the store has not answered for"
-            f" {_age(max(shard.silence_ms for shard in silent))}, so appends at `disk` to tiered topics are"
+            f" {age(max(shard.silence_ms for shard in silent))}, so appends at `disk` to tiered topics are"
             " refused; check that the store runs and can be reached"
         )
     skewed = [shard for shard in answer.shards if shard.deletion_stopped]
     if skewed:
         skew_ms = max((shard.clock_skew_ms for shard in skewed), key=abs)
-        direction = "ahead of" if skew_ms > 0 else "behind"
         yield (
-            f"{_shards(skewed)}: the server's clock is {_age(abs(skew_ms))} {direction} the store's, so"
-            " nothing is deleted and nothing expires by time; correct the clock that is wrong"
+            f"{_shards(skewed)}: {clock_difference(skew_ms)}, so nothing is deleted and nothing expires by"
+            " time; correct the clock that is wrong"
         )
     for one in answer.passes:
         if one.consecutive_failure_count:
@@ -173,11 +178,17 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
             yield f"{one.name} has failed {times} in a row, {last}: {one.last_error}"
     paused = [topic for topic in answer.topics if topic.paused and topic.lag_record_count]
     if paused:
-        age = _age(max(topic.lag_ms for topic in paused))
+        longest = age(max(topic.lag_ms for topic in paused))
         records = counted(sum(topic.lag_record_count for topic in paused), "record")
         yield (
             f"uploads of {_named([topic.topic for topic in paused])} are paused, with {records} on the local"
-            f" disk only{f', the oldest for {age}' if age else ''}; `stratalog tier resume` ends the pause"
+            f" disk only{f', the oldest for {longest}' if longest else ''}; `stratalog tier resume` ends the"
+            " pause"
+        )
+    for path in sorted({path for topic in answer.topics for path in topic.silent_log_dirs}):
+        yield (
+            f"the disk of {path} does not answer, so that nothing is uploaded from there; find out why, or"
+            " restart the server without it"
         )
     if answer.excluded_partition_count:
         yield (
@@ -237,7 +248,7 @@ def _print_shards(rows: Iterable[_ShardRow]) -> None:
                 shard.dropped_object_count,
                 str(ByteSize(shard.dropped_bytes)),
                 f"{shard.clock_skew_ms} ms",
-                _age(shard.silence_ms),
+                age(shard.silence_ms),
             )
             for owner, shard, now_ms in rows
         ],
@@ -312,7 +323,7 @@ def _print_topics(servers: Sequence[tuple[str, values.TierStatus]]) -> None:
                 str(ByteSize(one.pending_upload_bytes)),
                 str(ByteSize(one.lag_bytes)),
                 one.lag_record_count,
-                _age(one.lag_ms),
+                age(one.lag_ms),
                 None if one.oldest_partition < 0 else one.oldest_partition,
                 _uploaded(one, now_ms),
             )
@@ -351,17 +362,7 @@ def _takeover_lines(shards: Sequence[values.ShardStatus]) -> Iterator[str]:
 
 def _ago(time_ms: int, now_ms: int) -> str | None:
     """The time since then; None for never."""
-    return None if time_ms < 0 else _age(max(0, now_ms - time_ms))
-
-
-def _age(age_ms: int) -> str | None:
-    """An age in its largest unit; None if it is not known."""
-    if age_ms < 0:
-        return None
-    for unit, unit_ms in _UNITS_MS:
-        if age_ms >= unit_ms:
-            return f"{age_ms / unit_ms:.1f}{unit}"
-    return f"{age_ms}ms"
+    return None if time_ms < 0 else age(max(0, now_ms - time_ms))
 
 
 @tier.command()
@@ -373,8 +374,9 @@ def _age(age_ms: int) -> str | None:
 def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: bool, server: str) -> None:
     """Roll and upload the active segments of TOPICS, or of all.
 
-    Uploads every partition that is online. If one of these topics has a partition that is offline, standard
-    error names it, and the exit code is 1. Ctrl-C leaves the operation running.
+    Uploads every partition that is online, of the shards that the server owns. If one of these topics has a
+    partition that is offline, or in a shard that another server owns, standard error names the partition or
+    the shard, and the exit code is 1. Ctrl-C leaves the operation running.
 
     \b
     Examples:
@@ -389,15 +391,19 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
         no_wait=no_wait,
         as_json=as_json,
     )
-    if result is not None and result.failed_partitions:
+    if result is None:
+        return
+    failure: LogStoreError | None = None
+    if result.failed_partitions:
         for one in result.failed_partitions:
             click.echo(f"{one.topic}-{one.partition}: {one.reason}", err=True)
         print_rest(len(result.failed_partitions), result.failed_partition_count, "partition", err=True)
-        raise DataDirectoryError(
+        failure = DataDirectoryError(
             "offline partitions were not uploaded; mend the faults that are named above",
             partition_count=result.failed_partition_count,
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
         )
+    require_all_done(result.left_out_shards, failure)
 
 
 def _print_upload(result: values.UploadResult) -> None:
@@ -478,11 +484,13 @@ def verify(topics: tuple[str, ...], quick: bool, no_wait: bool, as_json: bool, s
     overlap  offsets that two slices have
     catalog  a partition that the catalog does not know
 
-    Every checksum and every offset of the data is compared. With --quick the data stays unread; objects are
-    listed, and their sizes compared. Recorded losses and files that no commit refers to are counted; they are
-    no findings. Ctrl-C leaves the operation running.
+    Every checksum and every offset of the data is compared. With --quick the data stays unread: objects are
+    listed, and their sizes compared, so damage in their contents is not found. Recorded losses and files that
+    no commit refers to are counted; they are no findings. A server looks at its own shards. Standard error
+    names those that others own. Ctrl-C leaves the operation running.
 
-    Exit code: 0 all is well, 1 there are findings, 2 the verification could not finish.
+    Exit code: 0 all is well, 1 there are findings or shards that were not looked at, 2 the verification could
+    not finish.
 
     \b
     Examples:
@@ -501,20 +509,30 @@ def verify(topics: tuple[str, ...], quick: bool, no_wait: bool, as_json: bool, s
     except LogStoreError as error:
         print_error(str(error))
         raise click.exceptions.Exit(_EXIT_UNFINISHED) from None
-    if result is not None and result.finding_count:
-        raise StoreCorruptError(
+    if result is None:
+        return
+    failure: LogStoreError | None = None
+    if result.finding_count:
+        failure = StoreCorruptError(
             "the store is not as its commits say; restore what is damaged or missing from a copy, and delete"
             " nothing",
             findings=result.finding_count,
         )
+    require_all_done(result.left_out_shards, failure)
 
 
 def _print_verification(result: values.VerificationResult) -> None:
-    click.echo(
-        f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
-        f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
-        f"{counted(result.finding_count, 'finding')}"
-    )
+    if result.metadata_only:
+        click.echo(
+            "read the metadata, and compared names and sizes of the objects; nothing of their contents was"
+            f" compared: {counted(result.finding_count, 'finding')}"
+        )
+    else:
+        click.echo(
+            f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
+            f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
+            f"{counted(result.finding_count, 'finding')}"
+        )
     for one in result.findings:
         click.echo(f"{one.kind.value}: {_place_of(one)}: {one.reason}")
     print_rest(len(result.findings), result.finding_count, "finding")
@@ -533,7 +551,7 @@ def _print_verification(result: values.VerificationResult) -> None:
 
 def _place_of(finding: values.VerificationFinding) -> str:
     if not finding.topic:
-        return f"document {finding.object_name}"
+        return document_or_object(finding.object_name)
     offsets = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
     return f"{offsets}, object {finding.object_name}" if finding.object_name else offsets
 
@@ -546,15 +564,16 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
 
     Orphans are files that no commit refers to: of uploads, compactions and
     folds that a crash or a lost race has ended, probes, unfinished multipart
-    uploads. The server does so by itself, too. Ctrl-C leaves the operation
-    running.
+    uploads. The server does so by itself, too. It looks at its own
+    shards; standard error names those that others own, and the exit code is 1.
+    Ctrl-C leaves the operation running.
 
     \b
     Examples:
       stratalog tier collect --dry-run
       stratalog tier collect
     """
-    run_long_work(
+    result = run_long_work(
         server,
         lambda client: client.admin.start_collection(dry_run=dry_run),
         values.CollectionResult,
@@ -562,6 +581,8 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
         no_wait=no_wait,
         as_json=as_json,
     )
+    if result is not None:
+        require_all_done(result.left_out_shards)
 
 
 def _print_collection(result: values.CollectionResult) -> None:

@@ -43,7 +43,8 @@ ADVANCE_COUNT = 1000
 """The bar of progress moves after so many records."""
 
 # The data is of 2013: Kafka's default retention of a week would delete it at once.
-KEYED_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
+# And so would a compacted topic its local copies, after four hours.
+KEYED_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1", "local.retention.ms": "-1"}
 PLAIN_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 OFFSET_NAMES = (

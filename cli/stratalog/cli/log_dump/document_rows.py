@@ -23,6 +23,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.store_identity import StoreIdentity
 
 _Fields = dict[str, JsonValue]
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -132,6 +133,10 @@ def _table(fields: _Fields) -> ActionTable:
     return CATALOG_ACTIONS if fields.get("shard") is None else SHARD_ACTIONS
 
 
+def _verify_identity(data: bytes, _name: str, _: _Fields) -> None:
+    StoreIdentity.decode(data)
+
+
 def _verify_head(data: bytes, name: str, fields: _Fields) -> None:
     Head.decode(data, name, _table(fields))
 
@@ -150,7 +155,7 @@ def _verify_format(format_name: str) -> Callable[[bytes, str, _Fields], object]:
 
 
 KINDS: Final[Mapping[str, DocumentKind]] = {
-    "stratalog-store": DocumentKind("identity of a store", "identity", {}, _verify_format("stratalog-store")),
+    "stratalog-store": DocumentKind("identity of a store", "identity", {}, _verify_identity),
     "stratalog-head": DocumentKind("head", "head", {"commits": "commit"}, _verify_head),
     "stratalog-checkpoint": DocumentKind(
         "root of a checkpoint", "checkpoint", {"pages": "page"}, _verify_format("stratalog-checkpoint")

@@ -11,7 +11,7 @@ from stratalog.base.errors import LogStoreError, StoreCorruptError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.error_line import print_error
 from stratalog.cli.options import json_option
-from stratalog.cli.output import counted, print_json, print_rest, value_document
+from stratalog.cli.output import counted, document_or_object, print_json, print_rest, value_document
 from stratalog.cli.spark.options import spark_options
 from stratalog.cli.spark.spark_job import spark_job
 from stratalog.cli.store_repair.verify_command import print_proof
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stratalog.compaction.tier_verification import VerificationReport
     from stratalog.pipeline.jobs.store_audit import AuditReport
     from stratalog.remote.metadata.shard.live_slice import LiveSlice
+    from stratalog.remote.restore.metadata_scrub import VerificationFinding
 
 _EXIT_UNFINISHED = 2
 _LISTED_GAPS = 1000
@@ -44,8 +45,9 @@ def audit(
 
     It verifies TOPICS, or all of the store, as `stratalog tier verify` and `stratalog verify --compaction`
     do, and writes nothing: the documents of the metadata, slices that tile, objects that are missing, each
-    checksum, the order of offsets, directories and indexes, key streams against their data, and that no key
-    has two records below compacted_upto. Each task reads some objects, or proves some partitions.
+    checksum, the order of offsets, headers, footers, directories and indexes, key streams against their data,
+    and that no key has two records below compacted_upto. Each task reads some objects, or proves some
+    partitions.
 
     Offsets that the metadata records as lost (gaps) are shown, and are no findings.
 
@@ -99,8 +101,7 @@ def _print_verification(report: VerificationReport) -> None:
         f" {counted(report.finding_count, 'finding')}"
     )
     for finding in report.findings:
-        place = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
-        click.echo(f"{finding.kind.value}: {place} in object {finding.object_name}: {finding.reason}")
+        click.echo(f"{finding.kind.value}: {_place_of(finding)}: {finding.reason}")
     print_rest(len(report.findings), report.finding_count, "finding")
     for live in report.gaps[:_LISTED_GAPS]:
         click.echo(
@@ -109,6 +110,13 @@ def _print_verification(report: VerificationReport) -> None:
             )
         )
     print_rest(min(len(report.gaps), _LISTED_GAPS), len(report.gaps), "recorded gap")
+
+
+def _place_of(finding: VerificationFinding) -> str:
+    if not finding.topic:
+        return document_or_object(finding.object_name)
+    offsets = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
+    return f"{offsets} in object {finding.object_name}" if finding.object_name else offsets
 
 
 def _gap_document(live: LiveSlice) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -62,12 +62,15 @@ def backfill(
     """Create a topic with the rows of a table.
 
     Each row of PATHS becomes a record. The columns are those of the Kafka sink of Spark: key and value
-    (binary or text; a value is required), timestamp (a timestamp, or milliseconds; now without one), headers,
-    and partition, which is chosen from the key as Kafka's clients do if there is none. Offsets begin at 0.
+    (binary or text; a value is required), timestamp (a time, or a whole number of milliseconds; now without
+    one), headers, and partition, which is chosen from the key as Kafka's clients do if there is none. Their
+    names are found in any case, as by Spark. Offsets begin at 0. Columns of the table that are not taken are
+    shown at the start.
 
     The executors write objects into the bucket, and the topic is created last: it is there whole, or not at
-    all, with each row once, whatever tasks fail or run twice. Servers of the store may run. retention.ms is
-    -1 unless --config sets it.
+    all, with each row once, whatever tasks fail or run twice. Servers of the store may run. retention.ms
+    and retention.bytes are -1 unless --config sets them. If compression.type is producer, the default,
+    batches are compressed with zstd.
 
     The examples find the store in STRATALOG_STORE.
 
@@ -85,6 +88,15 @@ def backfill(
     plan = BackfillPlan(name, partition_count, config, column, order_by)
     with spark_job("backfill", master, conf) as cluster:
         report = backfill_topic(
-            cluster, lambda: source.rows(cluster.session), ExecutorPlace(store_url), plan, accept_config
+            cluster,
+            lambda: source.rows(cluster.session),
+            ExecutorPlace(store_url),
+            plan,
+            accept_config,
+            _show_untaken,
         )
     print_created(report, as_json=as_json)
+
+
+def _show_untaken(columns: Sequence[str]) -> None:
+    click.echo(f"columns of the table that the records do not have: {', '.join(columns)}", err=True)

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.cli.commands.compaction_commands import ASSUMPTION, config_of_servers, print_plan, print_run
-from stratalog.cli.error_line import print_error
+from stratalog.cli.commands.compaction_commands import (
+    ASSUMPTION,
+    config_of_servers,
+    exit_unless_well,
+    print_run,
+    print_store_plan,
+)
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option
 from stratalog.cli.spark.options import spark_options
@@ -18,6 +23,7 @@ from stratalog.cli.store_access.store_compaction import (
     CompactionLayers,
     JobsElsewhere,
     StoreCompaction,
+    StoreRun,
     store_compaction,
 )
 from stratalog.client import values
@@ -25,7 +31,6 @@ from stratalog.client import values
 if TYPE_CHECKING:
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
-_EXIT_FAILED = 1
 _PARTITION_BYTES = 256 << 30
 
 
@@ -92,17 +97,15 @@ def compact(
             interrupted_by_signals(),
             store_compaction(store_url, layers, JobsElsewhere(None, 1, _PARTITION_BYTES)) as store,
         ):
-            print_plan(store.plan(topics), as_json=as_json)
+            print_store_plan(store.plan(topics), as_json=as_json)
         return
     place = ExecutorPlace(store_url)
     with place() as means:
         open_view(means).topics(topics)
     with _on_spark(place, layers, master, conf, jobs_at_once) as store:
-        result, is_well = _run_to_end(store, topics)
-        print_run(store, result, topics, is_idle_shown=True, as_json=as_json)
-    if not is_well:
-        print_error("a job has failed and changed nothing; the next compaction tries it again")
-        raise click.exceptions.Exit(_EXIT_FAILED)
+        run = _run_to_end(store, topics)
+        print_run(store, run.result, topics, is_idle_shown=True, as_json=as_json)
+    exit_unless_well(run)
 
 
 @contextmanager
@@ -126,16 +129,16 @@ def _on_spark(
                 yield store
 
 
-def _run_to_end(store: StoreCompaction, topics: Sequence[str]) -> tuple[values.CompactionResult, bool]:
-    """Compact again and again, because a plan takes each object once. Returns all jobs, and whether the last
-    ones were well. It ends, too, if none is committed."""
+def _run_to_end(store: StoreCompaction, topics: Sequence[str]) -> StoreRun:
+    """Compact again and again, because a plan takes each object once. Returns all jobs with the outcome of
+    the last ones. It ends, too, if none is committed."""
     jobs: tuple[values.CompactionJob, ...] = ()
     job_count = 0
     while True:
-        result, is_well = store.run(topics)
-        jobs += result.jobs
-        job_count += result.job_count
+        run = store.run(topics)
+        jobs += run.result.jobs
+        job_count += run.result.job_count
         if store.is_stopped:
             raise KeyboardInterrupt
-        if not is_well or not any(job.partition_count for job in result.jobs):
-            return values.CompactionResult(jobs, job_count), is_well
+        if not run.is_well or not any(job.partition_count for job in run.result.jobs):
+            return run._replace(result=run.result._replace(jobs=jobs, job_count=job_count))

@@ -11,7 +11,7 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import config_option, json_option
 from stratalog.cli.output import print_json, print_table
 from stratalog.cli.spark.options import spark_options
-from stratalog.cli.spark.places import PLACE_HELP, place_url
+from stratalog.cli.spark.places import PLACE_HELP, place_url, require_outside
 from stratalog.cli.spark.spark_job import spark_job
 from stratalog.client.isolation_level import IsolationLevel
 
@@ -84,6 +84,7 @@ def export(
     """
     from stratalog.pipeline.option_names import known_options
 
+    require_outside(target, store_url)
     options = {**known_options(option, _SOURCE_OPTIONS), "isolationLevel": isolation}
     report = _exported(topics, target, store_url, master, conf, options)
     manifest = report.manifest

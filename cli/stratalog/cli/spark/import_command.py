@@ -45,8 +45,9 @@ def import_(
 
     The new topic has the records of PLACE, a directory or s3://bucket/prefix that `stratalog spark export`
     has written, with their offsets, timestamps, keys, values and headers, and the configuration of the topic
-    that was exported. Only retention.ms is -1 unless --config sets it: old records would be deleted at once.
-    Producers and transactions are not kept.
+    that was exported. Only retention.ms and retention.bytes are -1 unless --config sets them: old records
+    would be deleted at once. If compression.type is producer, batches are compressed with zstd. Producers and
+    transactions are not kept.
 
     The executors write objects into the bucket, and the topic is created last: it is there whole, or not at
     all. Servers of the store may run; they open the topic within seconds.
@@ -82,6 +83,7 @@ def print_created(report: ImportReport, *, as_json: bool) -> None:
                 "topic": report.topic,
                 "topic_id": str(report.topic_id),
                 "config": dict(report.config),
+                "left_out_config": dict(report.left_out),
                 "object_count": report.object_count,
                 "partitions": [one._asdict() for one in report.partitions],
             }
@@ -95,4 +97,20 @@ def print_created(report: ImportReport, *, as_json: bool) -> None:
     click.echo(
         f"created {report.topic} with {counted(record_count, 'record')} in"
         f" {counted(report.object_count, 'object')}"
+    )
+    _show_retention(report)
+
+
+def _show_retention(report: ImportReport) -> None:
+    """Show which keys keep old records, and the values that an exported topic had."""
+    from stratalog.pipeline.transfer.topic_import import UNLIMITED
+
+    unlimited = [key for key, value in UNLIMITED.items() if report.config[key] == value]
+    if not unlimited:
+        return
+    had = ", ".join(f"{key}={value}" for key, value in sorted(report.left_out.items()))
+    before = f" (the exported topic had {had})" if had else ""
+    click.echo(
+        f"{' and '.join(unlimited)}: -1{before}, so that old records stay; set another value with"
+        f" `stratalog topic alter {report.topic} --add KEY=VALUE`"
     )

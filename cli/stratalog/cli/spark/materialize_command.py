@@ -15,7 +15,7 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.cli.options import config_option, json_option, require_unicode
 from stratalog.cli.output import counted, print_json, value_document
 from stratalog.cli.spark.options import spark_options
-from stratalog.cli.spark.places import PLACE_HELP, place_url
+from stratalog.cli.spark.places import PLACE_HELP, place_url, require_outside
 from stratalog.cli.spark.spark_job import spark_job
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ def materialize(
     encoding = encoding._replace(subject=encoding.subject or f"{topic}-value")
     _require_libraries(format_name, encoding.values)
     require_properties(format_name, properties)
+    require_outside(table_url, store_url)
     wanted = _Wanted(
         topic=topic,
         store_url=store_url,

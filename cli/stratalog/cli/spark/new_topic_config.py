@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def accept_config(config: Mapping[str, str]) -> Codec:
-    """Check the keys of a topic; returns the codec of its batches. Raises InvalidConfigError."""
+    """Check the keys of a topic; returns the codec of its batches, zstd where the topic leaves it to its
+    producers. Raises InvalidConfigError."""
     from stratalog.log.log_config import LogConfig
     from stratalog.record.codecs.compression import Codec
 
@@ -24,4 +25,4 @@ def accept_config(config: Mapping[str, str]) -> Codec:
             value="false",
             allowed="true",
         )
-    return accepted.compression_type.codec_for(Codec.NONE)
+    return accepted.compression_type.codec_for(Codec.ZSTD)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stratalog.base.clock import SystemClock
+from stratalog.base.errors import InvalidConfigError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option, require_unicode
 from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
@@ -77,23 +78,54 @@ def stats(
     from stratalog.pipeline.jobs.key_statistics import key_statistics
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
+    if page_path is not None:
+        _require_writable(page_path)
     with spark_job("stats", master, conf) as cluster:
         found = key_statistics(cluster, ExecutorPlace(store_url), topics, reads_keys=read_keys)
         hot: list[HotKey] = []
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
                 hot += hot_keys(cluster.session, store_url, topic, hottest)
-    if page_path is not None:
-        from stratalog.cli.spark.stats_page import stats_page
-
-        time = utc_time(SystemClock().now_ms())
-        page = stats_page(found, hot, store_url.partition("?")[0], f"{time}")
-        Path(page_path).write_text(page, encoding="utf-8")
+    _print_untiered(topics, found)
     _print_unread(found)
     if as_json:
         _print_documents(found, hot)
     else:
         _print_tables(found, hot)
+    if page_path is not None:
+        from stratalog.cli.spark.stats_page import stats_page
+
+        # The numbers have cost hours, perhaps, and are printed whatever becomes of the file.
+        time = utc_time(SystemClock().now_ms())
+        page = stats_page(found, hot, store_url.partition("?")[0], f"{time}")
+        Path(page_path).write_text(page, encoding="utf-8")
+
+
+def _require_writable(page_path: str) -> None:
+    """Raise InvalidConfigError unless the page can be written: the job takes long. A file that is there stays
+    as it is."""
+    path = Path(page_path)
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise InvalidConfigError(
+            "the page cannot be written; name a file in a directory that is there",
+            name="--html",
+            value=page_path,
+            reason=error.strerror or str(error),
+        ) from error
+    if is_new:
+        path.unlink()
+
+
+def _print_untiered(topics: Sequence[str], found: Sequence[PartitionStatistics]) -> None:
+    """Print which topics have no numbers, because nothing of them is in the store."""
+    tiered = {one.topic for one in found}
+    missing = [topic for topic in topics if topic not in tiered]
+    if missing or not found:
+        names = f"of {', '.join(missing)}" if missing else "of any topic"
+        click.echo(f"the store has no data {names}: nothing was uploaded, or nothing is left", err=True)
 
 
 def _print_unread(found: Sequence[PartitionStatistics]) -> None:

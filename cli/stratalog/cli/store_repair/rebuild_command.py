@@ -28,8 +28,8 @@ def rebuild_head(store_url: str, write: bool, as_json: bool) -> None:
 
     A head is rebuilt from the newest checkpoint, the history, and the objects, which describe themselves. Its
     newest commits are lost: a shard's uploads and compactions are found again by their objects, but records
-    that were deleted lately may be back. A topic that only the lost commits of the catalog know has the
-    default configuration then.
+    that were deleted lately may be back. A topic that only the lost commits of the catalog know keeps all
+    records then, whatever its configuration was: the command names it, and you alter it when the server runs.
 
     Without --write the command says what it finds and what it cannot know. Offsets that no object has are
     listed; with --write they become a gap, which readers pass. A head that is there is never replaced: move a

@@ -67,8 +67,11 @@ def verify(
     repeated-key  a key has two records below compacted_upto
     key-stream    the sorted keys of a slice are not those of its data;
                   a later compaction would lose records by them
-    damaged       a slice cannot be read, or fails its checksum
+    damaged       a slice, or an object that the metadata of a shard need,
+                  cannot be read, or fails its checksum
     missing       an object is not in the store
+
+    A shard whose metadata cannot be read is a finding, and the others are proved.
 
     With --quick only the first kind is searched for, by the key streams of the slices. Without it all data of
     these partitions is read, too, and each key stream is compared with that of its slice.
@@ -114,9 +117,10 @@ def verify(
 
 def _proved(store_url: str, topics: tuple[str, ...], *, reads_data: bool, lane_count: int) -> ProofReport:
     """The report on all shards, with the progress on standard error."""
-    from stratalog.compaction.proof.compaction_proof import CompactionProof
+    from stratalog.compaction.proof.compaction_proof import CompactionProof, unread_shard_report
     from stratalog.compaction.proof.proof_report import ProofReport
     from stratalog.remote.metadata.catalog.catalog import Catalog
+    from stratalog.remote.restore.metadata_scrub import SHARD_DAMAGE
     from stratalog.server.worker_pools import running_together
 
     with (
@@ -128,13 +132,17 @@ def _proved(store_url: str, topics: tuple[str, ...], *, reads_data: bool, lane_c
     ):
         catalog = Catalog.open(actor, read_only=True)
         proofs: list[CompactionProof] = []
+        report = ProofReport()
         for shard in range(actor.identity.shard_count):
-            metadata = _opened(actor, shard)
+            try:
+                metadata = _opened(actor, shard)
+            except SHARD_DAMAGE as damage:
+                report = report.plus(unread_shard_report(shard, damage))
+                continue
             means = _means(actor, metadata, make_scratch, stop)
             proofs.append(CompactionProof(means, metadata, catalog, run_all, lane_count))
         chosen = [proof.choose(topics) for proof in proofs]
         total_bytes = sum(map(CompactionProof.size_bytes, proofs, chosen))
-        report = ProofReport()
         with byte_progress(actor.clock, total_bytes, "proves compaction") as show:
             for proof, partitions in zip(proofs, chosen, strict=True):
 
@@ -216,6 +224,8 @@ def print_proof(report: ProofReport) -> None:
 
 
 def _text(finding: ProofFinding) -> str:
+    if not finding.topic:
+        return f"{finding.object_name}: {finding.reason}"
     place = f"{finding.topic}-{finding.partition}, offset {finding.offset}"
     if finding.object_name:
         place += f" in object {finding.object_name}"

@@ -26,6 +26,7 @@ from stratalog.remote.objects.object_format import (
     encode_header,
 )
 from stratalog.remote.store_layout import StoreLayout
+from tests.support.stored_heads import head_bytes, head_fields
 from tests.support.tiered.metadata_example import example_store
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -169,10 +170,9 @@ def test_a_frame_that_is_cut_off_is_printed_up_to_there(store: Path) -> None:
 
 def test_a_document_that_contradicts_itself_is_printed_with_the_reason(store: Path) -> None:
     path = store / "shards/0000/head"
-    data = path.read_bytes()
-    document = json.loads(data if data.startswith(b"{") else zstandard.decompress(data))
+    document = head_fields(path.read_bytes())
     document["commits"][3]["seq"] = 99
-    path.write_bytes(format_json(document).encode())
+    path.write_bytes(head_bytes(document))
     result = run(path, "--json")
     *found, corrupt = rows(result)
     assert len(found) == 13
@@ -180,6 +180,17 @@ def test_a_document_that_contradicts_itself_is_printed_with_the_reason(store: Pa
     text = run(path)
     assert "CORRUPT: " in text.stdout
     assert "commits do not reach" in text.stdout
+
+
+def test_a_head_is_printed_with_its_checksum_and_whether_that_is_right(store: Path) -> None:
+    path = store / "catalog/head"
+    data = path.read_bytes()
+    crc = head_fields(data)["crc"]
+    assert rows(run(path, "--json"))[0]["crc"] == crc
+    path.write_bytes(data.replace(b'"cleanup.policy":"compact"', b'"cleanup.policy":"compacu"', 1))
+    first, *_, corrupt = rows(run(path, "--json"))
+    assert first["crc"] == crc
+    assert f"expected_crc=`{crc}`" in corrupt["reason"]
 
 
 def test_an_object_is_printed_as_far_as_it_is_sound(tmp_path: Path) -> None:
