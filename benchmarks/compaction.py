@@ -7,7 +7,8 @@ itself costs. Rates are those of the bytes that are moved, read and written.
 Stores: a local directory, and a real S3 server (SeaweedFS) where it is installed. A directory has no HTTP:
 its GET copies from the page cache, and its rows show what compaction costs in CPU where transport is almost
 free. One row has the store in memory, where a number of records a second is promised. Allocator, garbage
-collector and threads are those of a server's process of jobs.
+collector and threads are those of a server's process of jobs. With 5,000 partitions on a server the floor is
+measured, too: the least that a job in Python can do (`floors/least_compaction.py`).
 
 A full run has 8 inputs with as much data as the uploader puts into an object by default, 480 MiB together,
 and a quick one has 16 MiB. Partitions share the bytes of a load, so their slices are small in a quick run (4
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from random import Random
 
+from floors.least_compaction import least_job
 from report import Row, promised, run, seconds
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
@@ -72,6 +74,8 @@ class Load:
     """The least ratio on an S3 server."""
     directory_target: float
     """The least ratio on a local directory."""
+    least_target: float | None = None
+    """The least ratio to the floor (`floors/least_compaction.py`), where it is measured."""
 
 
 def loads(*, quick: bool) -> list[Load]:
@@ -100,7 +104,13 @@ def loads(*, quick: bool) -> list[Load]:
         dataclasses.replace(
             large, name="1 KiB values, 500 partitions", partition_count=500, target=0.6, directory_target=0.6
         ),
-        dataclasses.replace(large, name="1 KiB values, 5,000 partitions", partition_count=5000, target=0.5),
+        dataclasses.replace(
+            large,
+            name="1 KiB values, 5,000 partitions",
+            partition_count=5000,
+            target=0.5,
+            least_target=0.5,
+        ),
     ]
 
 
@@ -130,7 +140,7 @@ class Bench:
 
     def compact(self) -> None:
         """The job, commit included. Its inputs stay in the store: nothing is collected here."""
-        (self.report,) = self._compactor.run_once()
+        (self.report,) = self._compactor.run()
         assert self.report.refused is None, self.report
 
     def move(self) -> None:
@@ -141,6 +151,15 @@ class Bench:
         whole, rest = divmod(report.output_bytes, len(last))
         parts = [last] * whole + [last[:rest]]
         self._store.put_parts(f"reference/{self._sequence}", parts)
+
+    def least(self) -> None:
+        """The floor: the requests of the job and its directories, and nothing else."""
+        report = self.report
+        assert report is not None
+        inputs = [(self.tiered.layout.data_key(ref.name), ref) for ref in self._refs]
+        part_bytes = self._compactor.settings.output_part_bytes
+        key = f"reference/least-{self._sequence}"
+        least_job(self._store, inputs, key, report.output_bytes, part_bytes, _THREADS)
 
     def _read_inputs(self) -> bytes:
         """Two GETs an input; returns the last bytes."""
@@ -192,13 +211,15 @@ def rows_of(
 ) -> Iterator[Row]:
     """Each load gets a new store for every repetition, because a job changes what is in it."""
     for number, load in enumerate(loads(quick=quick)):
-        ours_s = reference_s = float("inf")
+        ours_s = reference_s = least_s = float("inf")
         moved_mb = 0.0
         for repeat in range(3):
             with tempfile.TemporaryDirectory() as directory:
                 bench = Bench(open_store(f"{number}/{repeat}"), directory, load)
                 ours_s = min(ours_s, seconds(bench.compact))
                 reference_s = min(reference_s, seconds(bench.move))
+                if load.least_target is not None and not is_directory:
+                    least_s = min(least_s, seconds(bench.least))
                 report = bench.report
                 assert report is not None
                 moved_mb = (report.bytes_read + report.output_bytes) / 1e6
@@ -209,6 +230,14 @@ def rows_of(
             reference=moved_mb / reference_s,
             target=load.directory_target if is_directory else load.target,
         )
+        if load.least_target is not None and not is_directory:
+            yield Row(
+                work=f"{store_name}: {load.name}, least job",
+                unit="MB/s",
+                ours=moved_mb / ours_s,
+                reference=moved_mb / least_s,
+                target=load.least_target,
+            )
 
 
 def row_in_memory(load: Load) -> Row:

@@ -1,8 +1,10 @@
 """Resident memory of a compaction: a process of its own compacts inputs of 8 GiB that another one wrote.
 
 The promise is a bound that holds whatever the inputs are, with the default settings: many partitions or one,
-many keys or few. Values are zeros, so that the files, which are packed, take little of the disk. The process
-that compacts has one view of the metadata as a server has, and allocator and threads as its process of jobs.
+many keys or few. One case has a partition whose full slices are more than the inputs of a job, so that its
+jobs are longer: its objects have as many bytes as a job may write into one. Values are zeros, so that the
+files, which are packed, take little of the disk. The process that compacts has one view of the metadata as a
+server has, and allocator and threads as its process of jobs.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -47,10 +49,21 @@ class Inputs:
     partition_count: int
     key_count: int
     total_bytes: int = 8 * GIB
+    object_count: int = OBJECTS
 
     @property
     def name(self) -> str:
-        return f"{self.partition_count:,} partitions, {self.key_count:,} keys"
+        name = f"{self.partition_count:,} partitions, {self.key_count:,} keys"
+        return f"{name}, {self.object_count} full objects" if self.is_long else name
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the objects are full, and more than a job usually reads."""
+        return self.object_count > OBJECTS
+
+    @property
+    def max_job_bytes(self) -> int:
+        return self.total_bytes // self.object_count if self.is_long else 2 * self.total_bytes
 
     @property
     def value_bytes(self) -> int:
@@ -63,6 +76,7 @@ class Inputs:
             partition_count=self.partition_count,
             key_count=self.key_count // denominator,
             total_bytes=self.total_bytes // denominator,
+            object_count=self.object_count,
         )
 
 
@@ -70,6 +84,7 @@ CASES = (
     Inputs(partition_count=2000, key_count=1_000_000),
     Inputs(partition_count=2000, key_count=50_000_000),
     Inputs(partition_count=1, key_count=50_000_000),
+    Inputs(partition_count=1, key_count=12_500_000, total_bytes=2 * GIB, object_count=200),
 )
 
 
@@ -86,9 +101,11 @@ def fill(root: str, inputs: Inputs) -> None:
     tips = [TopicIdPartition(topic.topic_id, number) for number in range(inputs.partition_count)]
     keys_here = max(1, inputs.key_count // inputs.partition_count)
     record_bytes = RECORD_BYTES + inputs.value_bytes
-    slice_records = max(1, inputs.total_bytes // OBJECTS // inputs.partition_count // record_bytes)
+    slice_records = max(
+        1, inputs.total_bytes // inputs.object_count // inputs.partition_count // record_bytes
+    )
     value = bytes(inputs.value_bytes)
-    for number in range(OBJECTS):
+    for number in range(inputs.object_count):
         first, end = number * slice_records, (number + 1) * slice_records
         batches: list[bytes] = []
         for base_offset in range(first, end, BATCH_RECORDS):
@@ -102,11 +119,12 @@ def fill(root: str, inputs: Inputs) -> None:
         tiered.metadata.fold_if_needed()
 
 
-def compact(root: str, total_bytes: int) -> None:
-    """Compact all partitions with one job, and print the largest resident memory in MiB."""
+def compact(root: str, inputs: Inputs) -> None:
+    """Compact all partitions with one job, or with as many as it takes where they are long, and print the
+    largest resident memory in MiB."""
 
     def change(settings: CompactionSettings) -> CompactionSettings:
-        return dataclasses.replace(settings, max_job_bytes=2 * total_bytes)
+        return dataclasses.replace(settings, max_job_bytes=inputs.max_job_bytes)
 
     keep_freed_memory()
     share_one_heap()
@@ -114,23 +132,27 @@ def compact(root: str, total_bytes: int) -> None:
     with running_beside(REQUESTS_BESIDE) as run_beside:
         compactor = tiered.compactor(change=change, run_beside=run_beside)
         del tiered
-        (report,) = compactor.run_once()
-    assert report.refused is None, report
-    assert report.inputs == OBJECTS
+        reports = compactor.run()
+        while inputs.is_long and (more := compactor.run()):
+            reports += more
+    assert all(report.refused is None for report in reports), reports
+    most = max(report.inputs for report in reports)
+    assert most > OBJECTS if inputs.is_long else (len(reports), most) == (1, OBJECTS), reports
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB)
 
 
 def resident_mib(inputs: Inputs) -> float:
     """The largest resident memory of a process that compacts such inputs."""
     with tempfile.TemporaryDirectory() as root:
-        arguments = [root, str(inputs.partition_count), str(inputs.key_count), str(inputs.total_bytes)]
+        numbers = inputs.partition_count, inputs.key_count, inputs.total_bytes, inputs.object_count
+        arguments = [root, *map(str, numbers)]
         subprocess.run([sys.executable, __file__, "fill", *arguments], check=True)
         command = [sys.executable, __file__, "compact", *arguments]
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    """Resident memory of a compaction of 8 GiB, beside what is promised."""
+    """Resident memory of compactions, beside what is promised."""
     for inputs in CASES:
         measured = inputs.part(QUICK_PART) if quick else inputs
         yield promised_cost(f"compact {measured.name}", "MiB", resident_mib(measured), PROMISED_MIB)
@@ -138,11 +160,9 @@ def measure(quick: bool) -> Iterator[Row]:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["fill", directory, partitions, keys, size]:
-            fill(
-                directory, Inputs(partition_count=int(partitions), key_count=int(keys), total_bytes=int(size))
-            )
-        case ["compact", directory, _, _, size]:
-            compact(directory, int(size))
+        case ["fill" | "compact" as step, directory, *numbers]:
+            partitions, keys, size, objects = map(int, numbers)
+            asked = Inputs(partition_count=partitions, key_count=keys, total_bytes=size, object_count=objects)
+            (fill if step == "fill" else compact)(directory, asked)
         case _:
             sys.exit(run(measure))

@@ -1,10 +1,10 @@
 """The slowest in a hundred of small appends beside other work of the server, by the same without it.
 
 One caller appends a record of 100 bytes after the other, at `os`. The companies are 100 readers of tiered
-data, none of which is in a cache at first, by streams and by single fetches; 100 readers of a local log; a
-clean of a local log; a compaction of objects; and an upload of objects of 60 MiB. The caller's appends just
-before each of them are the reference. The readers have a process of their own: in the caller's they would
-measure its event loop.
+data, none of which is in a cache at first, by streams, by streams within a rate that the configuration gives
+all of them, and by single fetches; 100 readers of a local log; a clean of a local log; a compaction of
+objects; and an upload of objects of 60 MiB. The caller's appends just before each of them are the reference.
+The readers have a process of their own: in the caller's they would measure its event loop.
 
 What grpcio makes possible: a bare server of the same calls, whose 100 streams give the same message again and
 again. The rate of the readers is beside that of these streams. And what the machine makes possible: the
@@ -48,6 +48,9 @@ CONNECTION_COUNT = 10
 ANSWER_BYTES = 1 << 20
 LEAD_S = 1.0
 """The readers have been at work for so long when the appends begin."""
+COLD_RATE = "remote.log.manager.fetch.max.bytes.per.second"
+COLD_RATE_MB = 100
+"""The rate of the readers of tiered data in one of the rows."""
 VALUE_BYTES = 1000
 BATCH_COUNT = 512
 """Records of a call that fills."""
@@ -277,11 +280,13 @@ async def measure_companies(
             alone_s = await company.appends_s(count)
             apart_s, _ = await company.beside_readers_s(Reading(bare.address, seconds, "", 0))
             rows.append(row_of(f"append beside {READER_COUNT} readers of another server", apart_s, alone_s))
-            for name, topic, is_stream in (
-                ("cold readers", "cold", True),
-                ("cold fetches", "cold", False),
-                ("local readers", "local", True),
+            for name, topic, is_stream, rate in (
+                ("cold readers", "cold", True, None),
+                (f"cold readers at {COLD_RATE_MB} MB/s", "cold", True, COLD_RATE_MB * 1_000_000),
+                ("cold fetches", "cold", False, None),
+                ("local readers", "local", True, None),
             ):
+                await client.admin.alter_configs({COLD_RATE: rate})
                 alone_s = await company.appends_s(count)
                 reading = company.reading(seconds, topic, is_stream=is_stream)
                 beside_s, read_bytes_count = await company.beside_readers_s(reading)
