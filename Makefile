@@ -38,15 +38,7 @@ test: $(DEV)  ## Run all tests on all cores, or some: make test ARGS=tests/unit
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) $(ARGS)
 
 check: $(DEV)  ## Run all static checks, to the last one whichever fails
-	@failed=; \
-	run() { echo "== $$*"; "$$@" || failed="$$failed $${1##*/}"; }; \
-	run $(BIN)/ruff format --check .; \
-	run $(BIN)/ruff check .; \
-	run $(BIN)/mypy; \
-	run $(BIN)/basedpyright --pythonpath $(BIN)/python; \
-	run $(BIN)/lint-imports; \
-	run scripts/check_stubs.sh; \
-	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+	@scripts/check.sh $(BIN)
 
 format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .

@@ -37,7 +37,7 @@ from tests.support.logs.sampling import IS_WHOLE, SEED
 # Deadlines measure the machine and what else runs on it, not the code.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", _COMMON, max_examples=50)
-settings.register_profile("ci", _COMMON, max_examples=20, derandomize=True, database=None)
+settings.register_profile("ci", _COMMON, max_examples=14, derandomize=True, database=None)
 settings.register_profile("simulate", _COMMON, max_examples=2_000)
 _MAX_WORKERS = 8
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")

@@ -35,8 +35,10 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, FaultsAt, Operation, no_faults
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
+from tests.support.plain_calls import PlainCalls
 
 TOPIC = "orders"
+LOG_DIRS = ("/a", "/b")
 FORMER_COUNT, WANTED_COUNT = 2, 5
 ALL_FORMER = [[b"old"]] * FORMER_COUNT
 
@@ -46,6 +48,12 @@ class Threads(NamedTuple):
 
     executor: ThreadPoolExecutor
     loop: asyncio.AbstractEventLoop
+    reads: ThreadPoolExecutor
+    """Beside the others, as in a server: opening a log waits for its disk."""
+
+    def opening(self, name: str, _count: int) -> ThreadPoolExecutor:
+        """Those for this name, which is the path of a log directory if its logs are opened."""
+        return self.executor if name in LOG_DIRS else self.reads
 
 
 class Process:
@@ -62,10 +70,16 @@ class Process:
             ids=SequentialIds(seed),
             stop=StopSignal(),
         )
-        settings = ServerSettings(data_dir="/a", log_dirs=("/b",), max_silence_ms=0)
-        host = PartitionHost(clock, threads.loop, lambda _: threads.executor, lambda _: threads.executor)
+        settings = ServerSettings(data_dir=LOG_DIRS[0], log_dirs=LOG_DIRS[1:], max_silence_ms=0)
+        host = PartitionHost(
+            clock,
+            threads.loop,
+            PlainCalls(threads.loop),
+            lambda _: threads.executor,
+            lambda _: threads.executor,
+        )
         self.engine: StorageEngine = StorageEngineBuilder(seams, settings, "here:1").open(
-            host, lambda _path, _count: threads.executor, lambda: None
+            host, threads.opening, lambda: None
         )
 
     @property
@@ -133,8 +147,8 @@ class Addition:
 @pytest.fixture
 def threads() -> Iterator[Threads]:
     loop = asyncio.new_event_loop()
-    with ThreadPoolExecutor(1) as executor:
-        yield Threads(executor, loop)
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as reads:
+        yield Threads(executor, loop, reads)
     loop.close()
 
 

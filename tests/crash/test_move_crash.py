@@ -170,7 +170,7 @@ def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, confi
         places.update(map(death.subject.verify_found, death.disks()))
 
     # The moments when the log gets its place are in every sample.
-    sweep_of(beside, config, 30).at_deaths(verify, always=lambda line: "manifest.tmp " in line)
+    sweep_of(beside, config, 18).at_deaths(verify, always=lambda line: "manifest.tmp " in line)
     assert places == {DATA_DIR, OTHER_DIR}
 
 
@@ -201,7 +201,7 @@ def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
             moved.verify_found(moved.disk.reopened(survival))
 
-    sweep = sweep_of(beside, config, 20)
+    sweep = sweep_of(beside, config, 8)
     sweep.at_failures(verify, errors=(errno.EIO, errno.ENOSPC), part=part)
     assert states >= {MoveState.DONE, MoveState.FAILED}
     assert survivor_count

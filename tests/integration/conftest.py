@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+import uvloop
 
 from stratalog.objectstore.s3 import S3ObjectStore
 from tests.support.kafka.kafka_distribution import KafkaDistribution, KafkaMissingError
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 
 _SESSION = uuid4().hex[:12]
 _PREFIXES = itertools.count(1)
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Servers in these tests run in the loop of the test, so that is the loop that a server's process has."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def _served(name: str) -> Generator[S3Server]:

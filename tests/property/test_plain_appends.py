@@ -39,6 +39,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
+from tests.support.plain_calls import PlainCalls
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 from tests.support.tiered.metadata_harness import MetadataHarness
@@ -130,7 +131,7 @@ class Run:
         self.log: UnifiedLog = self.machine.start()
         self.executor = HandExecutor()
         self.writer = PartitionWriter(
-            asyncio.get_running_loop(),
+            PlainCalls(asyncio.get_running_loop()),
             WriterThreads(lambda: self.executor, lambda: self.executor),
             self.log,
             WriterChecks(lambda: EPOCH, None, partial(self.catalog.fencing_token, self.topic_id, 0)),

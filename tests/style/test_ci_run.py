@@ -50,6 +50,48 @@ def test_nothing_is_made_where_the_installation_fails(tmp_path: Path) -> None:
     assert (ended.stdout, ended.returncode) == ("made install\n", 2)
 
 
+@pytest.mark.parametrize(
+    ("codes", "is_failed", "end"),
+    [
+        ((0,), False, []),
+        ((1,), True, ["== failed with exit code 1: bin/mypy", "found 1", "failed: mypy"]),
+        ((134, 0), False, ["== bin/mypy crashed with exit code 134 in its first run"]),
+        (
+            (134, 2),
+            True,
+            [
+                "== bin/mypy crashed with exit code 134 in its first run",
+                "== bin/mypy crashed with exit code 2 in its second run",
+                "== failed with exit code 2: bin/mypy",
+                "found 2",
+                "failed: mypy",
+            ],
+        ),
+    ],
+)
+def test_all_checks_are_made_and_a_failure_is_said_again_at_the_end(
+    tmp_path: Path, codes: tuple[int, ...], is_failed: bool, end: list[str]
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(REPOSITORY / "scripts" / "check.sh", tmp_path / "scripts")
+    for name in ("bin/ruff", "bin/mypy", "bin/basedpyright", "bin/lint-imports", "scripts/check_stubs.sh"):
+        write_program(tmp_path / name, "true\n")
+    left = tmp_path / "codes"
+    left.write_text("".join(f"{code}\n" for code in codes))
+    write_program(
+        tmp_path / "bin" / "mypy",
+        f'code=$(head -n 1 {left}); sed -i 1d {left}; echo "found $code"; exit $code\n',
+    )
+    command = [str(tmp_path / "scripts" / "check.sh"), "bin"]
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert ended.returncode == int(is_failed)
+    assert ended.stderr.splitlines() == end
+    made = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("== ")]
+    assert [*dict.fromkeys(made)] == [
+        *("bin/ruff", "bin/mypy", "bin/basedpyright", "bin/lint-imports", "scripts/check_stubs.sh")
+    ]
+
+
 def run_ci(repository: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [repository / ".ci" / "run"],

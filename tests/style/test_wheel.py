@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-KERNELS = sorted(path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("*/stratalog/**/*.pyx"))
+KERNELS = sorted(
+    path.relative_to(REPOSITORY).as_posix().split("/", 1)[1]
+    for path in REPOSITORY.glob("*/stratalog/**/*.pyx")
+)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -72,7 +75,7 @@ def test_wheel_holds_every_kernel_and_no_source_of_one(wheel_with_kernels: Path)
     compiled = sorted(name for name in names if name.endswith(".so"))
 
     assert KERNELS
-    assert [name.split(".")[0] for name in compiled] == [kernel.split("/", 1)[1][:-4] for kernel in KERNELS]
+    assert [name.split(".")[0] for name in compiled] == [kernel[:-4] for kernel in KERNELS]
     assert not [name for name in names if name.endswith((".pyx", ".pxi", ".c", ".h"))]
     assert "stratalog/py.typed" in names
     assert "none-any" not in wheel_with_kernels.name

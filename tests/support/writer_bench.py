@@ -17,6 +17,7 @@ from stratalog.server.append.partition_writer import PartitionWriter, WriterChec
 from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.plain_calls import PlainCalls
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
@@ -54,7 +55,8 @@ class FakeLog:
         ends = {Durability.OS: self.log_end_offset, Durability.DISK: self.recovery_point}
         return ends.get(self.min_durability, self.tiered_end_offset)
 
-    last_stable_offset = high_watermark
+    def visible_ends(self) -> tuple[int, int]:
+        return self.high_watermark, self.high_watermark
 
     def has_epoch(self, leader_epoch: int) -> bool:
         return self.epoch == leader_epoch
@@ -127,7 +129,7 @@ class WriterBench:
         self.token = ""
         """The partition's fencing token in the catalog."""
         self.writer = PartitionWriter(
-            self.loop,
+            PlainCalls(self.loop),
             WriterThreads(self._threads, self._threads),
             cast(UnifiedLog, self.log),
             WriterChecks(leader_epoch, ensure_heard, lambda: self.token),

@@ -72,7 +72,8 @@ FAULTS_OF_VERB: Final[Mapping[str, tuple[Fault, ...]]] = {
 }
 """Which faults make a difference for which verb; a plan may ask for no other but `IS_FLIPPED` of a GET.
 
-That one is for plans that know what they read: a head has no checksum of its own, so a store has to notice.
+That one is for plans that know what they read: the identity of a store has no checksum, nor has a head before
+metadata version 5, and of a damaged answer a reader survives one.
 """
 
 

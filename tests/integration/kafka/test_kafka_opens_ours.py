@@ -32,6 +32,7 @@ from tests.support.kafka.import_command import import_golden
 from tests.support.kafka.kafka_broker import KafkaBroker, encoded
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.sampling import whole_only
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -76,6 +77,7 @@ def batch_lines(dump: str, directory: Path, suffix: str) -> list[str]:
     ]
 
 
+@whole_only
 async def test_the_dump_tool_finds_nothing_wrong(tmp_path: Path, kafka: KafkaDistribution) -> None:
     import_golden(tmp_path)
     async with service_bench(tmp_path) as bench:

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.posix_filesystem import PosixFileSystem
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 MISSING = why_spark_cannot_run()
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
 
+DELTA = next(one for one in FORMATS if one.name == "delta")
 NOW_MS = 1_700_000_000_000
 DDL = "id BIGINT, name STRING, at TIMESTAMP, tags ARRAY<STRING>, sizes MAP<STRING, INT>"
 
@@ -163,6 +169,62 @@ def test_a_table_follows_many_changes(
             orders.upload(*((b"%d" % key, random.choice((order(key)[1], None))) for key in keys))
 
 
+def framed(number: int, payload: bytes) -> bytes:
+    """A value as serializers for a schema registry make it."""
+    return b"\0" + number.to_bytes(4) + payload
+
+
+def test_values_of_a_registry_in_json(spark: SparkSession, tmp_path: Path) -> None:
+    del spark
+    orders, table = Orders(tmp_path), tmp_path / "table"
+    key, value = order(1, name="first")
+    orders.upload((key, framed(3, value)), (b"unknown", framed(9, value)), (b"bare", value))
+    given = ("--values", "confluent-json", "--schema-id", "3", "--json")
+    done = run(orders, DELTA, table, *given)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["row_count"], report["bad_count"]) == (2, 4)
+    assert [(row["value"]["id"], row["value"]["name"]) for row in DELTA.read(table)] == [(1, "first")] * 2
+    errors = [row["error"] for name in report["bad_files"] for row in pq.read_table(table / name).to_pylist()]
+    assert sorted(set(errors)) == [
+        "the value has the schema 9, which is unknown",
+        "the value lacks the number of a schema",
+    ]
+
+
+def test_values_of_a_registry_in_protobuf(spark: SparkSession, tmp_path: Path) -> None:
+    """Two schemas of one message, whose second field came later, and another message of their file."""
+    del spark
+    names = {1: ("id",), 2: ("id", "count")}
+    for number, fields in names.items():
+        file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+        for message in ("Other", "Order"):
+            made = file.message_type.add(name=message)
+            for place, name in enumerate(fields, 1):
+                made.field.add(name=name, number=place, type=FieldDescriptorProto.TYPE_INT64)
+        (tmp_path / f"{number}.desc").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    orders, table = Orders(tmp_path), tmp_path / "table"
+    index = b"\x02\x02"
+    orders.upload(
+        (b"old", framed(1, index + b"\x08\x05")),
+        (b"new", framed(2, index + b"\x08\x06\x10\x07")),
+        (b"other", framed(2, b"\0" + b"\x08\x06\x10\x07")),
+        (b"damaged", framed(2, index + b"\xff")),
+    )
+    schemas = ("--schema", f"{tmp_path}/2.desc", "--schema-id", "2", "--schema-id", f"1={tmp_path}/1.desc")
+    given = ("--values", "confluent-protobuf", "--message", "shop.Order", *schemas, "--json")
+    done = run(orders, DELTA, table, *given)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["row_count"], report["bad_count"]) == (4, 4)
+    rows = {row["key"]: (row["value"]["id"], row["value"]["count"]) for row in DELTA.read(table)}
+    assert rows == {b"old": (5, 0), b"new": (6, 7)}
+    orders.upload((b"old", framed(2, index + b"\x10\x01")))
+    assert json.loads(run(orders, DELTA, table, *given).stdout)["mode"] == "incremental"
+    rows = {row["key"]: (row["value"]["id"], row["value"]["count"]) for row in DELTA.read(table)}
+    assert rows == {b"old": (0, 1), b"new": (6, 7)}
+
+
 def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path) -> None:
     no_schema = tmp_path / "none"
     no_schema.write_bytes(b"{}")
@@ -180,7 +242,14 @@ def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path)
             "--schema-id NUMBER=FILE",
         ),
     ):
-        place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]
+        place = [
+            "--store",
+            f"file://{tmp_path}/store",
+            "--to",
+            "delta",
+            "--table",
+            f"file://{tmp_path}/table",
+        ]
         refused = CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *arguments])
         assert isinstance(refused.exception, InvalidConfigError)
         assert refused.exception.fields["name"] == name

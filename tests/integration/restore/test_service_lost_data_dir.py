@@ -135,7 +135,7 @@ async def test_another_data_directory_serves_what_is_on_the_disks_that_are_left(
         assert (found[lost["tiered"]], found[lost["local"]], found[local]) == (None, None, (0, 2))
         # Without the claims it is unknown whether no other server has had the store meanwhile.
         assert found[tiered] == ((0, 3) if are_claims_left else None)
-        directories, _ = bench.server.engine.local.directories.describe()
+        directories, _ = bench.server.engine.local.directories.describe({})
         [missing] = [one.status for one in directories if one.status.state is DirectoryState.MISSING]
         await bench.client.admin.forget_log_dir(missing.directory_id)
     async with service_bench(tmp_path, **settings) as bench:

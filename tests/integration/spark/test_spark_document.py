@@ -27,7 +27,7 @@ FLIGHTS = [(b"N1", b"late"), (b"N2", b"early"), (b"N1", b"landed"), (b"N2", None
 
 
 def fill(client: SyncClient) -> None:
-    for topic in ("orders", "flights", "flights-copy"):
+    for topic in ("orders", "flights", "flights-copy", "flights-counts"):
         client.topics.create(topic)
     with client.producer() as producer:
         for key, value in (("7", "paid"), ("8", "open"), ("7", "sent")):
@@ -70,8 +70,9 @@ def test_the_document_runs_from_the_top_to_the_bottom(spark: SparkSession, tmp_p
         names: dict[str, Any] = {"__name__": "__main__"}
         for program in re.findall(r"```python\n(.*?)```", (REPOSITORY / DOCUMENT).read_text(), re.DOTALL):
             exec(in_place(program), names)
-        names["query"].processAllAvailable()
-        names["query"].stop()
+        for query in (names["query"], names["counted"]):
+            query.processAllAvailable()
+            query.stop()
 
         assert rows(names["newest"]) == [("7", "sent"), ("8", "open")]
         assert rows(names["table"]) == [(b"N1", 4), (b"N1", 6), (b"N2", 5), (b"N2", None)]
@@ -79,4 +80,6 @@ def test_the_document_runs_from_the_top_to_the_bottom(spark: SparkSession, tmp_p
         copied = [(record.key, record.value) for record in client.consume("flights-copy", until="latest")]
         # By the batch write, and by the stream.
         assert copied == FLIGHTS + FLIGHTS
+        counts = {record.key: record.value for record in client.consume("flights-counts", until="latest")}
+        assert counts == {b"N1": b"2", b"N2": b"2"}
     assert spark.read.parquet(f"{tmp_path}/export/topic-orders").count() == 3

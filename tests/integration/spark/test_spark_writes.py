@@ -15,7 +15,7 @@ from tests.support.service.server_process import ServerProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MISSING = why_spark_cannot_run()
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
@@ -23,11 +23,12 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[SyncClient]:
-    """A client of a server with the empty topics `job` and `stream`."""
+    """A client of a server with the empty topics `job`, `stream` and `counts`."""
     data = tmp_path_factory.mktemp("server") / "data"
     with ServerProcess(str(data)) as server, SyncClient(server.address) as client:
         for topic in ("job", "stream"):
             client.topics.create(topic, partitions=2)
+        client.topics.create("counts")
         yield client
 
 
@@ -93,3 +94,38 @@ def test_a_stream_writes_a_batch_once_that_spark_makes_again(
     written = (f"{number}-{row}".encode() for number in range(3) for row in range(20))
     assert counted(client, "stream") == Counter(written)
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
+
+
+def test_an_aggregation_is_written_by_its_batches(
+    spark: SparkSession, client: SyncClient, tmp_path: Path
+) -> None:
+    """Spark has no output mode for it: a sink in Python takes rows that are appended only."""
+    from pyspark.errors import StreamingQueryException
+
+    (tmp_path / "in").mkdir()
+
+    def write(batch: DataFrame, number: int) -> None:
+        job = batch.write.format("stratalog").options(server=client.address, topic="counts")
+        job.options(jobId="counts", batchId=number).mode("append").save()
+
+    def run(number: int, text: str) -> None:
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+        query = counts.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+
+    lines = spark.readStream.schema("value string").text(str(tmp_path / "in"))
+    counted_lines = lines.groupBy("value").count().selectExpr("value key", "string(count) value")
+    counts = counted_lines.writeStream.outputMode("update").trigger(availableNow=True)
+    run(0, "a\na\nb")
+    # Spark dies between the write and its own note of it.
+    for note in (tmp_path / "checkpoint" / "commits").iterdir():
+        note.unlink()
+    run(1, "a")
+    written = [(record.key, record.value) for record in client.consume("counts", until="latest")]
+    assert sorted(written) == [(b"a", b"2"), (b"a", b"3"), (b"b", b"1")]
+    assert not any("counts-" in topic for topic in client.topics.list())
+    refused = counted_lines.writeStream.format("stratalog").outputMode("update")
+    refused = refused.options(server=client.address, topic="counts").trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException) as error:
+        refused.option("checkpointLocation", str(tmp_path / "other")).start().awaitTermination(120)
+    assert "does not support Update" in str(error.value)

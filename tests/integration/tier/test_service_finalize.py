@@ -8,9 +8,9 @@ from pathlib import Path
 from stratalog.base.clock import SystemClock
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from tests.support.service.service_bench import service_bench
+from tests.support.stored_heads import head_bytes
 
 HEADS = ("shards/0000/head", "catalog/head")
 
@@ -25,7 +25,7 @@ async def test_a_store_is_finalized(tmp_path: Path) -> None:
         assert versions(store) == [METADATA_VERSION] * 2
     for key in HEADS:
         head = json.loads(store.get(key).data)
-        store.put(key, encode_document(head | {"read_version": 1, "write_version": 1}))
+        store.put(key, head_bytes(head | {"read_version": 1, "write_version": 1}))
     async with service_bench(tmp_path, store=store) as bench:
         await bench.client.admin.create_topic("t", 1)
         await bench.client.append("t", 0, [Record(0, 1, b"k", b"v")])

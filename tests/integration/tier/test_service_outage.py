@@ -10,11 +10,13 @@ import pytest
 
 from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.client import values
 from stratalog.log.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.server.metrics.queue_metrics import of_space
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -252,8 +254,33 @@ async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
             assert one.retry_delay_s == 1
             assert one.fields.keys() == {"topic", "partition", "free_bytes", "min_free_bytes"}
         assert appended == ([False, False, True, True, False] if is_blocked else [True] * 5)
-        levels = [record.levelname for record in caplog.records if "log directory" in record.message]
+        levels = [record.levelname for record in caplog.records if "log directory" in record.getMessage()]
         assert levels == ["ERROR", "WARNING", "ERROR"]
+
+
+async def test_the_status_and_the_log_directories_say_that_space_is_short() -> None:
+    disk, store = FullFileSystem(), MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=FLOOR) as bench:
+        found: list[tuple[int, int]] = []
+        for room_bytes in ROOMS:
+            press(bench, disk, room_bytes)
+            status = await bench.client.admin.tier_status()
+            [one] = (await bench.client.admin.describe_log_dirs()).log_dirs
+            found.append((one.free_bytes, one.missing_free_bytes))
+            is_short = one.missing_free_bytes > 0
+            short = [values.ShortLogDir(one.path, room_bytes, 1250)] if is_short else []
+            assert list(status.short_log_dirs) == short
+            space = {
+                sample.labels.get("log_directory"): sample.value
+                for metric in of_space(bench.server.engine.local.pressure.space)
+                for sample in metric.samples
+                if sample.name == "stratalog_log_manager_log_directory_short_of_space"
+            }
+            assert space == {one.path: int(is_short)}
+            for arguments in (("tier", "status"), ("log-dirs", "describe")):
+                shown = (await bench.command(*arguments)).stdout
+                assert ("refused by their topics' backlog policy" in shown) == is_short
+        assert found == [(999, 251), (1249, 1), (1250, 0), (1000, 0), (999, 251)]
 
 
 async def test_without_a_floor_nothing_is_refused() -> None:

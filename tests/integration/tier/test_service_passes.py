@@ -129,7 +129,7 @@ async def test_passes_go_through_an_outage_and_a_wrong_clock(caplog: pytest.LogC
     async with world(caplog) as one:
         await one.append(5)
         one.advance(1)
-        assert await one.run() == [of_pass(INFO, "upload")]
+        assert await one.run() == [of_pass(INFO, "upload"), of_pass(INFO, "fold")], "the topic is folded"
         assert await one.run() == [], "idle passes say nothing"
         passes = await one.passes()
         assert set(passes) >= set(PASSES)

@@ -227,3 +227,35 @@ async def test_a_topic_that_is_altered_meanwhile_does_not_hold_up_the_others(tmp
         assert not armed, "the other actor came in between"
         assert (await log_of(bench, "other")).log_start_offset == 2
         assert (await log_of(bench, "altered")).log_start_offset == 1
+
+
+async def test_a_wrong_clock_is_said_where_retention_by_time_stands_still(tmp_path: Path) -> None:
+    clock, store_clock = ManualClock(), ManualClock()
+    store = MemoryObjectStore(store_clock)
+    async with service_bench(f"{tmp_path}", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+        for name, limit in (("timed", str(HOUR_MS)), ("kept", "-1")):
+            await bench.client.admin.create_topic(name, 1, {"retention.ms": limit})
+            await bench.client.append(name, 0, [Record(0, clock.now_ms(), None, b"v")])
+        await bench.client.admin.upload()
+        for one in (clock, store_clock):
+            one.advance(2 * HOUR_MS)
+        clock.advance(6 * 60_000)
+        explained = {one.topic: one for one in await bench.client.admin.explain_retention()}
+        # The copy on the disk goes by the own clock.
+        assert [one.tier for one in explained["timed"].expired] == [LOCAL]
+        assert {name: one.clock_refused for name, one in explained.items()} == {"timed": True, "kept": False}
+        assert {one.clock_skew_ms for one in explained.values()} == {6 * 60_000}
+        result = await bench.client.admin.run_retention()
+        assert (result.clock_refused_count, result.clock_skew_ms) == (1, 6 * 60_000)
+        [local] = result.partitions
+        assert (local.topic, local.new_log_start_offset, local.dropped_slice_count) == ("timed", 0, 0)
+        line = "the server's clock is 6.0min ahead of the store's, so nothing of 1 tiered partition goes by"
+        for command in (("explain",), ("run", "--dry-run"), ("run",)):
+            shown = await bench.command("retention", *command)
+            assert shown.exit_code == 0
+            assert shown.stdout.startswith(line), command
+        clock.set_wall_ms(store_clock.now_ms())
+        shown = await bench.command("retention", "run")
+        assert shown.stdout.startswith("PARTITION")
+        result = await bench.client.admin.run_retention(["timed"])
+        assert (result.clock_refused_count, result.clock_skew_ms) == (0, 0)

@@ -224,7 +224,10 @@ async def test_the_status_shows_pauses_and_the_last_upload(tmp_path: Path) -> No
         [status] = (await admin.tier_status()).topics
         assert (status.oldest_partition, status.oldest_partition_upload_ms) == (1, -1)
         await append(bench, 0, 1)
+        # By arrival: as if that record had come before the one of the other partition.
+        bench.partition("t", 0).log.local_log.segments.active.first_append_ms -= 10_000
         [status] = (await admin.tier_status()).topics
+        assert status.lag_ms >= 10_000
         assert (status.oldest_partition, status.oldest_partition_upload_ms) == (0, status.last_upload_ms)
         assert (await bench.command("tier", "pause", "t")).exit_code == 0
         [status] = (await admin.tier_status()).topics

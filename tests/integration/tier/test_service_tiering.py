@@ -13,11 +13,11 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
-    OffsetOutOfRangeError,
     StoreAccessDeniedError,
     StoreNotUsableError,
     StoreUnavailableError,
 )
+from stratalog.base.types import Durability
 from stratalog.client import values
 from stratalog.log.log_config import COMPACTED_LOCAL_RETENTION_MS
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -25,11 +25,14 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server import app
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.store_faults import Fault
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
 from tests.support.tiered.s3_servers import S3Server
 
 KEY_COUNT = 40
@@ -210,7 +213,7 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         [topic] = (await bench.client.admin.tier_status()).topics
         assert topic.lag_bytes > topic.pending_upload_bytes > 0
         assert topic.lag_record_count == 5
-        assert topic.lag_ms > 0, "the records are of 1970"
+        assert 0 <= topic.lag_ms < HOUR_MS, "the records are of 1970, and have just arrived"
         await bench.run_task("upload")
         status = await bench.client.admin.tier_status()
         [shard], [topic] = status.shards, status.topics
@@ -223,40 +226,56 @@ async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
         assert abs(shard.clock_skew_ms) < 60_000
 
 
-async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:
-    periods: dict[str, Any] = {
-        "upload_ms": 5,
-        "head_refresh_ms": 5,
-        "remote_retention_ms": 5,
-    }
-    periods |= {"collector_ms": 5, "fold_ms": 5, "compaction_ms": 5}
-    names = ("log.retention.check.interval.ms", "log.flush.offset.checkpoint.interval.ms")
-    periods["config"] = dict.fromkeys((*names, "log.initial.task.delay.ms"), "5")
-    async with service_bench(tmp_path, **periods) as bench:
+async def test_the_lag_is_the_part_of_a_segment_that_waits_since_its_arrival(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        records = [Record(0, 0, b"k", bytes(10_000))]
+        await bench.client.append("t", 0, records * 18, durability=Durability.OBJECT)
+        await bench.client.append("t", 0, records * 2)
+        partition = bench.partition()
+        active = partition.log.local_log.segments.active
+        assert (active.base_offset, partition.tiered_end_offset) == (0, 18)
+        # As if the segment had been open since 1970: what waits has come after the last commit.
+        active.first_append_ms = 0
+        [topic] = (await bench.client.admin.tier_status()).topics
+        assert (topic.lag_record_count, topic.oldest_partition) == (2, 0)
+        assert 20_000 <= topic.lag_bytes < 21_000
+        assert 0 <= topic.lag_ms < HOUR_MS
+
+
+class _ManualTasks(ManualScheduler):
+    """The periodic tasks of a server, which run when the clock moves."""
+
+    failure_count = 0
+    stop = ManualScheduler.close
+
+
+async def test_background_passes_do_by_themselves_what_the_calls_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+
+    def scheduler(thread_count: int, name: str = "task") -> _ManualTasks | ThreadScheduler:
+        return _ManualTasks(clock) if name == "task" else ThreadScheduler(thread_count, name)
+
+    monkeypatch.setattr(app, "ThreadScheduler", scheduler)
+    passes = ("upload", "head_refresh", "remote_retention", "collector", "fold", "compaction")
+    periods: dict[str, Any] = {f"{name}_ms": 1_000 for name in passes}
+    keys = ("log.retention.check.interval.ms", "log.flush.offset.checkpoint.interval.ms")
+    periods["config"] = dict.fromkeys((*keys, "log.initial.task.delay.ms"), "1000")
+    async with service_bench(tmp_path, filesystem=MemoryFileSystem(), clock=clock, **periods) as bench:
         # By size alone: the records are of 1970.
         config = {"segment.bytes": "1024", "local.retention.bytes": "1", **AT_ONCE}
         config |= {"retention.bytes": "3000", "retention.ms": "-1"}
         await bench.client.admin.create_topic("t", config=config)
-        async with asyncio.timeout(60):
-            while True:
-                await bench.client.append_batches("t", 0, _batch(600), durability=None)
-                [log] = await bench.client.admin.describe_log("t")
-                if 0 < log.log_start_offset < log.local_log_start_offset:
-                    break
-            records = await _read_while_retention_runs(bench, "t")
-        assert records[0].offset >= log.log_start_offset
-        assert [record.offset for record in records] == list(range(records[0].offset, log.log_end_offset))
+        for _ in range(12):
+            await bench.client.append_batches("t", 0, _batch(600), durability=None)
+            await asyncio.to_thread(clock.advance, 2_000)
+        [log] = await bench.client.admin.describe_log("t")
+        assert 0 < log.log_start_offset < log.local_log_start_offset
+        [records] = await bench.read_all("t")
+        assert [record.offset for record in records] == list(range(log.log_start_offset, 12))
         assert len(records) * len(_batch(600)) >= 3_000
-
-
-async def _read_while_retention_runs(bench: ServiceBench, topic: str) -> list[Record]:
-    """All records of partition 0; again where the log start moved between asking for it and reading."""
-    while True:
-        try:
-            [records] = await bench.read_all(topic)
-        except OffsetOutOfRangeError:
-            continue
-        return records
 
 
 def upload_of(status: values.TierStatus) -> values.PassStatus:

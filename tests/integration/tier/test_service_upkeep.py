@@ -12,8 +12,11 @@ import pytest
 from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.cli.output import utc_time
 from stratalog.client import values
+from stratalog.compaction.compactor import Compactor
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.objects.object_format import FOOTER
+from stratalog.server.background import pass_rounds
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.tier_outcomes import collection_backlog
@@ -21,7 +24,8 @@ from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.service.service_bench import ServiceBench, service_bench, until
+from tests.support.gate import Gate
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 from tests.support.tiered.shard_states import partitions_in
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
@@ -148,9 +152,9 @@ async def test_the_shards_of_a_server_share_the_limits_of_compaction(
     most: list[int] = []
     run = PassRounds[int].run
 
-    def noting(rounds: PassRounds[int], name: str, works: Any, max_at_work_count: int) -> Any:
+    def noting(rounds: PassRounds[int], name: str, works: Any, max_at_work_count: int, *more: Any) -> Any:
         most.append(max_at_work_count)
-        return run(rounds, name, works, max_at_work_count)
+        return run(rounds, name, works, max_at_work_count, *more)
 
     async with service_bench(tmp_path, shard_count=3) as bench:
         await bench.client.admin.alter_configs(
@@ -161,6 +165,31 @@ async def test_the_shards_of_a_server_share_the_limits_of_compaction(
         assert most == [1]
         settings = (await asyncio.to_thread(bench.server.engine.tier.compaction.plan)).settings
         assert (settings.shard_count, settings.shard_bytes_per_s) == (3, 500)
+
+
+async def test_a_long_compaction_of_a_shard_is_neither_a_failure_nor_a_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, run = Gate(), Compactor.run
+
+    def held(compactor: Compactor, **terms: Any) -> Any:
+        gate.pass_through()
+        return run(compactor, **terms)
+
+    monkeypatch.setattr(Compactor, "run", held)
+    monkeypatch.setattr(pass_rounds, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(pass_rounds, "HANG_S", 0.0)
+    async with service_bench(tmp_path, shard_count=2) as bench:
+        compact = bench.server.engine.tier.compaction.compact_pass
+        gate.close()
+        try:
+            outcome = await asyncio.to_thread(compact)
+            assert (dict(outcome.failed_shards), outcome.is_postponed) == ({}, True)
+        finally:
+            gate.open()
+        monkeypatch.setattr(pass_rounds, "PATIENCE_S", PATIENCE_S)
+        outcome = await asyncio.to_thread(compact)
+        assert (dict(outcome.failed_shards), outcome.is_postponed) == ({}, False)
 
 
 def values_of(metrics: ServerMetrics) -> dict[str, float]:
@@ -202,8 +231,14 @@ async def test_a_verification_reads_all_and_finds_each_damage(tmp_path: Path) ->
                 (one.topic, one.base_offset, one.end_offset, one.object_name)
                 for one in (await admin.verify(["a"])).findings
             ]
+            # The header and the footer are the object's own; no checksum covers padding.
+            of_object = [one for one in found if not one[0]]
             is_of_slice = any(position in part for part in parts)
-            assert found == ([("a", 2, 4, live.object_name)] if is_of_slice else []), position
+            is_of_frame = position < parts[0].start or position >= len(intact) - FOOTER.size_bytes
+            assert of_object == ([("", 0, 0, live.object_name)] if is_of_frame else []), position
+            assert [one for one in found if one[0]] == (
+                [("a", 2, 4, live.object_name)] if is_of_slice else []
+            )
         bucket.delete_many([key])
         assert (await admin.verify(["a"])).finding_count == 1
         assert (await admin.verify(["b"])).finding_count == 0

@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 GOLDEN_TOPICS = ("txn", "compacted")
 NOW_MS = 1_700_000_000_000
+STATE_COLUMNS = "key binary, partition int, offset bigint, value binary, timestamp timestamp"
 
 
 @pytest.fixture
@@ -152,13 +153,28 @@ def test_latest_state_is_the_same_before_and_after_compaction(spark: SparkSessio
 
     expected = {b"a": (2, None), b"b": (3, b"6"), b"c": (1, b"4"), b"d": (2, b"5")}
     assert state() == expected
-    assert topic.tiered.compactor().run_once()
+    assert topic.tiered.compactor().run()
     assert rows_of(load(spark, topic)) == [
         row
         for row in topic.expected_rows()
         if (row["partition"], row["offset"]) in {(0, 2), (0, 3), (1, 1), (1, 2)}
     ]
     assert state() == expected
+
+
+def test_latest_state_keeps_topics_apart(spark: SparkSession, topic: Topic) -> None:
+    from stratalog.pipeline.latest_state import latest_state
+
+    other = TopicIdPartition(topic.tiered.catalog.create("other", 1).topic_id, 0)
+    topic.tiered.upload({other: [encode_batch([Record(0, NOW_MS, b"a", b"9")])]})
+    both = latest_state(load(spark, topic, "state,other"))
+    found = {(row["topic"], bytes(row["key"])): row["offset"] for row in both.collect()}
+    of_state = {("state", b"a"): 2, ("state", b"b"): 3, ("state", b"c"): 1, ("state", b"d"): 2}
+    assert found == {**of_state, ("other", b"a"): 0}
+    alone = latest_state(source_of(spark, topic).schema(f"{STATE_COLUMNS}, tombstone boolean").load())
+    assert {(bytes(row["key"]), row["offset"]) for row in alone.collect()} == {
+        (key, offset) for (_, key), offset in of_state.items()
+    }
 
 
 def test_a_schema_of_few_columns_reads_only_those(spark: SparkSession, topic: Topic) -> None:
@@ -168,6 +184,18 @@ def test_a_schema_of_few_columns_reads_only_those(spark: SparkSession, topic: To
     assert sorted((bytes(row["key"]), row["offset"]) for row in frame.collect()) == sorted(
         (row["key"], row["offset"]) for row in topic.expected_rows()
     )
+
+
+def test_times_have_a_zone_whatever_sessions_take_for_timestamps(spark: SparkSession, topic: Topic) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = load(spark, topic)
+        assert dict(frame.dtypes)["timestamp"] == "timestamp"
+        assert rows_of(frame) == topic.expected_rows()
+        few = source_of(spark, topic).option("columns", "timestamp").load()
+        assert few.count() == len(topic.expected_rows())
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic) -> None:

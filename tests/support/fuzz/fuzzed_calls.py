@@ -41,7 +41,7 @@ _FOREIGN = (
 _OURS = [log_pb2.DESCRIPTOR.pool.FindServiceByName(name) for name in SERVICES]
 METHODS: Sequence[MethodDescriptor] = [one for service in (*_OURS, *_FOREIGN) for one in service.methods]
 """Every call of the server."""
-_OFTEN = ("Append", "AppendStream", "Fetch", "FetchStream", "Read", "CreateTopic")
+_OFTEN = ("Append", "AppendStream", "CopyBatches", "Fetch", "FetchStream", "Read", "CreateTopic")
 _CHOICES = [one for one in METHODS for _ in range(3 if one.name in _OFTEN else 1)]
 _WITHOUT_DETAILS = frozenset(
     {

@@ -39,7 +39,7 @@ def test_a_compaction_of_the_inputs_keeps_each_key_once(
     inputs = Inputs(partition_count=2, key_count=100, total_bytes=1 << 20)
     fill(str(tmp_path), inputs)
     assert len(list((tmp_path / "store").rglob("data/*"))) == OBJECTS
-    compact(str(tmp_path), inputs.total_bytes)
+    compact(str(tmp_path), inputs)
     assert float(capsys.readouterr().out) > 0
     tiered = open_store(str(tmp_path))
     (topic,) = tiered.catalog.topics().values()
@@ -48,8 +48,21 @@ def test_a_compaction_of_the_inputs_keeps_each_key_once(
         assert len({record.key for record in records}) == len(records) == 50
 
 
+def test_a_partition_of_more_full_objects_has_longer_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = CASES[-1].part(512)
+    fill(str(tmp_path), inputs)
+    compact(str(tmp_path), inputs)
+    assert float(capsys.readouterr().out) > 0
+    tiered = open_store(str(tmp_path))
+    (topic,) = tiered.catalog.topics().values()
+    partition = tiered.partition(TopicIdPartition(topic.topic_id, 0))
+    assert partition.compacted_upto > partition.tiered_end_offset // 2
+
+
 def test_the_cases_have_the_promised_size() -> None:
+    assert [inputs.total_bytes // GIB for inputs in CASES] == [8, 8, 8, 2]
     for inputs in CASES:
-        assert inputs.total_bytes == 8 * GIB
         record_count = inputs.total_bytes // (30 + inputs.value_bytes)
         assert record_count >= inputs.key_count

@@ -116,7 +116,7 @@ def test_broken_streams_are_read_on(
     wire.clear()
     wire.breaks = breaks
     try:
-        (report,) = world.compactor.run_once()
+        (report,) = world.compactor.run()
     finally:
         wire.breaks = lambda _exchange, _size_bytes: WHOLE
         store.close()
@@ -137,7 +137,7 @@ def test_a_body_in_little_pieces_is_one_stream(
     world = World(wire, s3_prefix, store, run_beside)
     wire.breaks = lambda _exchange, _size_bytes: Breakage(piece_bytes=97)
     try:
-        (report,) = world.compactor.run_once()
+        (report,) = world.compactor.run()
     finally:
         wire.breaks = lambda _exchange, _size_bytes: WHOLE
         store.close()
@@ -156,7 +156,7 @@ def test_a_store_that_breaks_each_stream_costs_no_record(
     try:
         for attempt in (1, 2):
             caplog.clear()
-            (report,) = world.compactor.run_once()
+            (report,) = world.compactor.run()
             assert report.refused is not None
             assert report.failed_attempts == attempt
             (line,) = [one for one in caplog.messages if "a compaction job" in one]
@@ -167,10 +167,10 @@ def test_a_store_that_breaks_each_stream_costs_no_record(
     finally:
         wire.breaks = lambda _exchange, _size_bytes: WHOLE
     # The object rests by now, unless the topic is named.
-    reports = world.compactor.run_once(["state"])
+    reports = world.compactor.run(["state"])
     store.close()
     assert reports
     assert all(one.refused is None for one in reports)
-    while world.compactor.run_once():
+    while world.compactor.run():
         pass
     world.require_compacted()

@@ -105,7 +105,7 @@ class World:
             compactor = self.tiered.compactor(store, change, run_beside=run_beside)
             self._part_bytes = compactor.settings.output_part_bytes
             self.wire.clear()
-            (report,) = compactor.run_once()
+            (report,) = compactor.run()
         store.close()
         assert report.refused is None
         return report

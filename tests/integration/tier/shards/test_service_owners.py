@@ -4,8 +4,8 @@ control plane go to the owner of each partition."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,13 +24,14 @@ from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.append.append_pipeline import AppendPipeline
 from tests.support.service.scripted_service import ScriptedService, scripted
 from tests.support.service.server_process import ServerProcess
-from tests.support.service.service_bench import PATIENCE_S, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 PARTITION_COUNT = 4
 PATIENT = RetryPolicy(deadline_s=PATIENCE_S, first_pause_s=0.001, max_pause_s=0.05)
@@ -54,6 +55,37 @@ async def values_of(client: Client, topic: str = "t") -> list[list[bytes | str |
     return values
 
 
+@asynccontextmanager
+async def two_owners(folder: Path) -> AsyncGenerator[tuple[ServiceBench, ServiceBench]]:
+    """The servers of shard 0 and of shard 1, which know the topic t."""
+    store = MemoryObjectStore(SystemClock())
+    async with (
+        service_bench(folder / "0", store=store, shard_count=2, own_shards=(0,)) as first,
+        service_bench(folder / "1", store=store, own_shards=(1,)) as second,
+    ):
+        await first.client.admin.create_topic("t", PARTITION_COUNT)
+        await second.refresh()
+        await first.refresh()
+        yield first, second
+
+
+async def test_a_single_append_goes_to_the_owner_that_is_known(tmp_path: Path) -> None:
+    async with two_owners(tmp_path) as (first, second):
+        batch = encode_batch([Record(0, 1000, None, b"v")])
+        async with Client(first.client.address, retry=PATIENT) as client:
+            await client.owners.look_up(["t"])
+            for is_outdated in (False, True):
+                for number in range(PARTITION_COUNT):
+                    if is_outdated:
+                        # As before a move: each partition has the other server's address.
+                        found = client.owners._endpoints["t"]  # pyright: ignore[reportPrivateUsage]  # an old answer
+                        other = {first.client.address: second.client.address}.get(found[number])
+                        found[number] = other or first.client.address
+                    await client.append_batches("t", number, batch)
+                    assert client.address == first.client.address
+            assert await values_of(client) == [[b"v"] * 2] * PARTITION_COUNT
+
+
 async def test_a_producer_has_one_stream_for_each_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,32 +97,24 @@ async def test_a_producer_has_one_stream_for_each_owner(
         stream_count += 1
         return answers(pipeline)
 
-    store = MemoryObjectStore(SystemClock())
-    async with (
-        service_bench(tmp_path / "0", store=store, shard_count=2, own_shards=(0,)) as first,
-        service_bench(tmp_path / "1", store=store, own_shards=(1,)) as second,
-    ):
-        await first.client.admin.create_topic("t", PARTITION_COUNT)
-        await second.refresh()
-        await first.refresh()
-        async with Client(first.client.address, retry=PATIENT) as client:
-            producer = client.producer(**SMALL_BATCHES)
-            for turn in range(5):
-                for number in range(PARTITION_COUNT):
-                    producer.send("t", value=b"%d" % turn, partition=number)
-                await producer.flush()
-            monkeypatch.setattr(AppendPipeline, "answers", counting)
-            deliveries = [
+    async with two_owners(tmp_path) as (first, _), Client(first.client.address, retry=PATIENT) as client:
+        producer = client.producer(**SMALL_BATCHES)
+        for turn in range(5):
+            for number in range(PARTITION_COUNT):
                 producer.send("t", value=b"%d" % turn, partition=number)
-                for turn in range(5, 205)
-                for number in range(PARTITION_COUNT)
-            ]
             await producer.flush()
-            assert all(delivery.is_done for delivery in deliveries)
-            # It knows the owners, and no batch comes to a wrong one.
-            assert stream_count == 2
-            await producer.close()
-            assert await values_of(client) == [[b"%d" % turn for turn in range(205)]] * PARTITION_COUNT
+        monkeypatch.setattr(AppendPipeline, "answers", counting)
+        deliveries = [
+            producer.send("t", value=b"%d" % turn, partition=number)
+            for turn in range(5, 205)
+            for number in range(PARTITION_COUNT)
+        ]
+        await producer.flush()
+        assert all(delivery.is_done for delivery in deliveries)
+        # It knows the owners, and no batch comes to a wrong one.
+        assert stream_count == 2
+        await producer.close()
+        assert await values_of(client) == [[b"%d" % turn for turn in range(205)]] * PARTITION_COUNT
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

@@ -27,7 +27,6 @@ from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.background.pass_outcome import PassOutcome
@@ -46,6 +45,7 @@ from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
+from tests.support.stored_heads import head_bytes
 
 PARTITION_COUNT = 4
 PASS_COUNT = 20
@@ -417,7 +417,7 @@ async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None
         pass
     for key in ("catalog/head", "shards/0000/head", "shards/0001/head"):
         head = json.loads(store.get(key).data)
-        store.put(key, encode_document(head | {"read_version": 1, "write_version": 1}))
+        store.put(key, head_bytes(head | {"read_version": 1, "write_version": 1}))
     async with two_servers(tmp_path / "1", store) as both:
         first, second = both.servers
         heads = (await first.client.admin.finalize_metadata()).heads
@@ -468,7 +468,7 @@ async def test_status_and_log_have_one_line_for_a_fault_of_several_shards(
         await bench.run_task("head-refresh")
         told = [record for record in caplog.records if record.levelno >= logging.INFO]
         for text in ("the store has not answered", "the store answers again"):
-            assert len([record for record in told if text in record.message]) == 1
+            assert len([record for record in told if text in record.getMessage()]) == 1
 
 
 async def test_the_number_of_shards_is_fixed(tmp_path: Path) -> None:
