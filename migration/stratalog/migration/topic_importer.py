@@ -59,6 +59,7 @@ from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness, catalog_as_witness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
+from stratalog.remote.metadata.ownership.seen_heads import SeenHeads, require_newest_heads
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
@@ -218,6 +219,7 @@ class TopicImporter:
             self._open_shard(identity, shard, witness.of_shard(shard, catalog))
             for shard in range(identity.shard_count)
         ]
+        require_newest_heads(self._filesystem, (self._settings.data_dir,), catalog, shards)
         return catalog, shards
 
     def _lock_source(self, undo: ExitStack) -> StoppedBroker:
@@ -281,6 +283,7 @@ class TopicImporter:
                 shards[shard], shard, at_least=1 + max(log.latest_epoch for log in logs.values())
             )
             epochs |= {names[tip]: claimed[shard] for tip in logs}
+        SeenHeads(self._filesystem, [shards[shard] for shard in claimed]).try_note(self._settings.data_dir)
         staging.place(epochs)
         if LogConfig.from_overrides(plan.config).remote_storage_enable:
             for shard, logs in sorted(logs_by_shard.items()):

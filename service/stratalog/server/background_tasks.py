@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import NotOwnerError
 from stratalog.base.scheduler import Scheduler
+from stratalog.log.disk_error import disk_errors
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import Work
 from stratalog.server.background.tier_outcomes import collection_backlog
@@ -85,11 +86,11 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
 
 def _local_tasks(engine: StorageEngine) -> list[_Task]:
     config, tasks = engine.topics.runtime.current, engine.local.logs.tasks
-    works = {
+    works: dict[str, tuple[Callable[[str], None], int]] = {
         "flush": (tasks.flush_old, config.flush_check_ms),
         "rolled-flush": (tasks.flush_rolled, ROLLED_FLUSH_MS),
         "recovery-point-checkpoint": (
-            tasks.checkpoint_recovery_points,
+            partial(_checkpoint, engine),
             config.recovery_point_checkpoint_ms,
         ),
         "log-start-checkpoint": (tasks.checkpoint_starts, config.log_start_checkpoint_ms),
@@ -101,6 +102,14 @@ def _local_tasks(engine: StorageEngine) -> list[_Task]:
             for name, (work, period_ms) in works.items()
         ),
     ]
+
+
+def _checkpoint(engine: StorageEngine, path: str) -> None:
+    """Write the recovery points of a log directory, and the newest heads of the store. Raises
+    DataDirectoryError."""
+    engine.local.logs.tasks.checkpoint_recovery_points(path)
+    with disk_errors(path):
+        engine.seen_heads.note(path)
 
 
 def _each_directory(engine: StorageEngine, name: str, work: Callable[[str], None]) -> PassOutcome | None:

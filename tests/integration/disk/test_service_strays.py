@@ -59,8 +59,9 @@ async def test_one_that_the_manifest_does_not_list_is_reported_counted_and_stays
 
 
 async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does(tmp_path: Path) -> None:
-    """The store is put back to an older state by mistake, and then to the right one."""
-    store, older, newer = (tmp_path / name for name in ("data.store", "older", "newer"))
+    """The catalog is put back to an older state by mistake, and then to the right one. No shard has used what
+    it lacks."""
+    store, older, newer = (tmp_path / name for name in ("data.store/catalog", "older", "newer"))
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("first", 1, LOCAL)
     shutil.copytree(store, older)

@@ -152,7 +152,7 @@ async def test_a_first_start_that_was_cut_off_anywhere_is_gone_on_with(tmp_path:
 
 
 async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_path: Path) -> None:
-    """The head came back from a copy that is older than some claims."""
+    """The head came back from a copy that is older than some claims, and nothing is left that tells of it."""
     store = MemoryObjectStore(SystemClock())
     async with service_bench(tmp_path, store=store) as bench:
         await bench.client.admin.create_topic("t")
@@ -164,6 +164,7 @@ async def test_logs_that_know_higher_epochs_than_the_store_are_appended_to(tmp_p
             [log] = await bench.client.admin.describe_log("t")
             newest_epoch = log.leader_epoch
     store.put(SHARD, old)
+    (tmp_path / "data" / "seen-heads").unlink()
     async with service_bench(tmp_path, store=store) as bench:
         [log] = await bench.client.admin.describe_log("t")
         assert log.leader_epoch == newest_epoch + 1

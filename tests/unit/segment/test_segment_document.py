@@ -25,6 +25,7 @@ from stratalog.manager.directories.partition_metadata import (
 )
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.remote.metadata.ownership.seen_heads import format_seen_heads, parse_seen_heads
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.indexes.time_index import TimeIndex
@@ -177,3 +178,11 @@ def test_the_claims(directory: MemoryFileSystem) -> None:
     file.write(claims)
     assert directory.read_file("/d/claims-0000").decode() == example("claims")
     assert file.read() == claims
+
+
+def test_the_heads_that_were_seen() -> None:
+    data = example("seen heads").encode()
+    claim = UUID(example("claims").splitlines()[-1])
+    [(shard, seen)] = parse_seen_heads(data).items()
+    assert (shard, seen.seq, seen.epoch, seen.claim) == (0, 118, 4, claim)
+    assert format_seen_heads({shard: seen}) == data

@@ -70,7 +70,8 @@ def dump(
     FILE is one file of a log, or a directory of such files. The command knows a file by its name: a segment
     (.log), an index (.index, .timeindex, .txnindex), the seal of these indexes (.seal), a producer snapshot
     (.snapshot), leader-epoch-checkpoint, partition.metadata, a checkpoint of a log directory, its manifest,
-    its meta.properties, or its claims of a shard (claims-0000). It changes nothing.
+    its meta.properties, its claims of a shard (claims-0000), or the heads that it has seen (seen-heads). It
+    changes nothing.
 
     FILE may also be the URL of an object store (s3://…, file://…), with the --key of a file in it, or a
     path in the directory of a store: its identity, a head, a checkpoint or a page of one, history, or an

@@ -24,6 +24,7 @@ from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
 from stratalog.manager.directories.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.remote.metadata.ownership.claims import is_claims_name
+from stratalog.remote.metadata.ownership.seen_heads import SEEN_HEADS_FILE
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -62,6 +63,7 @@ _KINDS = (
     FileKind("manifest of a log directory", (MANIFEST_FILE,), whole.dump_manifest),
     FileKind("properties of a data directory", (META_FILE,), whole.dump_meta_properties),
     FileKind("claims of a shard", (_CLAIMS,), whole.dump_claims),
+    FileKind("newest heads that were seen", (SEEN_HEADS_FILE,), whole.dump_seen_heads),
 )
 _RANKS = {name: rank for rank, kind in enumerate(_KINDS) for name in kind.names}
 

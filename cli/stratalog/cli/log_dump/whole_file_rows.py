@@ -23,6 +23,7 @@ from stratalog.manager.directories.meta_properties import parse_meta_properties
 from stratalog.manager.directories.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
+from stratalog.remote.metadata.ownership.seen_heads import parse_seen_heads
 from stratalog.segment.batch_headers import summed_epochs
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
@@ -147,6 +148,19 @@ def _claims(_file: DumpedFile, data: bytes) -> list[_Fields]:
     return [{"claim": str(claim)} for claim in claims]
 
 
+def _seen_heads(_file: DumpedFile, data: bytes) -> list[_Fields]:
+    return [
+        {
+            "shard": shard,
+            "seq": seen.seq,
+            "commit": str(seen.uuid),
+            "epoch": seen.epoch,
+            "claim": str(seen.claim),
+        }
+        for shard, seen in parse_seen_heads(data).items()
+    ]
+
+
 def _by_partition(field: str, parse: Callable[[bytes], dict[TopicPartition, int]]) -> _Decoder:
     return lambda _file, data: [
         {"topic": partition.topic, "partition": partition.partition, field: number}
@@ -194,3 +208,4 @@ dump_checkpoint = _codec(
 dump_manifest = _codec("manifest_partition", _manifest)
 dump_meta_properties = _codec("property", _meta_properties)
 dump_claims = _codec("claim", _claims)
+dump_seen_heads = _codec("seen_head", _seen_heads)

@@ -32,8 +32,8 @@ def rebuild_head(store_url: str, write: bool, as_json: bool) -> None:
     records then, whatever its configuration was: the command names it, and you alter it when the server runs.
 
     Without --write the command says what it finds and what it cannot know. Offsets that no object has are
-    listed; with --write they become a gap, which readers pass. A head that is there is never replaced: move a
-    damaged one to another key first. If the command is interrupted, run it again.
+    listed; with --write they become a gap, which readers pass. A head that is there is never replaced: move
+    one that is damaged or went back to another key first. If the command is interrupted, run it again.
 
     \b
     Examples:

@@ -8,8 +8,9 @@ Opening, in this order, because each step protects the next:
    conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
    nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
    store.
-3. Claim every shard, or those of `own_shards`. A former owner is fenced from here on. Read the catalog again,
-   because until here the former owner could set the fencing tokens of partitions.
+3. Refuse heads of shards that went back to an older state. Claim every shard, or those of `own_shards`. A
+   former owner is fenced from here on. Read the catalog again, because until here the former owner could set
+   the fencing tokens of partitions.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -47,6 +48,7 @@ from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
+from stratalog.remote.metadata.ownership.seen_heads import SeenHeads, require_newest_heads
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.read.disk_cache import DiskCache
@@ -403,6 +405,7 @@ class StorageEngineBuilder:
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=self._passes,
+            seen_heads=self._note_heads(logs, tiers),
         )
 
     def _pressure(self, opened: OpenedStore, space: FreeSpace, tiers: Sequence[ShardTier]) -> DiskPressure:
@@ -445,6 +448,14 @@ class StorageEngineBuilder:
                 store_remarks=tuple(self._look_at_store()),
             ),
         )
+
+    def _note_heads(self, logs: LogManager, tiers: Sequence[ShardTier]) -> SeenHeads:
+        """Note the heads with the new claims, and return what notes later ones."""
+        owned = [] if self._settings.read_only else [tier.shard.metadata for tier in tiers]
+        seen_heads = SeenHeads(logs.filesystem, owned)
+        for directory in online_directories(logs):
+            seen_heads.try_note(directory)
+        return seen_heads
 
     def _look_at_store(self) -> Sequence[str]:
         """Log the store's remarks, and return them."""
@@ -495,6 +506,8 @@ class StorageEngineBuilder:
         if self._settings.read_only:
             return [FollowedShard(self._clock, metadata) for metadata in shards]
         logs = opened.logs
+        # All of them first: while one is refused, nothing is written to any.
+        require_newest_heads(logs.filesystem, online_directories(logs), opened.catalog, shards)
         local_epochs = _highest_epochs(logs, opened.identity.shard_count)
         claimed_shards: list[HostedShard] = []
         faults = ContactFaults.none()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.base.clock import Clock
 from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
@@ -18,6 +19,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.manager.log_manager import LogManager, Threads
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.ownership.seen_heads import SeenHeads
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
@@ -104,6 +106,8 @@ class StorageEngine:
     topics: HostedTopics
     operations: OperationRegistry
     passes: PassRegistry
+    seen_heads: SeenHeads
+    """Notes the newest heads of the store in the log directories."""
 
     def hurry_commits(self) -> None:
         """Commit the appends that wait, and those of calls that go on, without waiting for others."""
@@ -127,9 +131,12 @@ class StorageEngine:
         *,
         are_tasks_left: bool = False,
     ) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store: see
-        `LogManager.close`."""
+        """Note the newest heads, flush, checkpoint, mark the shutdown as clean, release the data directory
+        and the store: see `LogManager.close`."""
         try:
+            if not are_tasks_left:
+                note = self.seen_heads.try_note
+                disk_calls.run_each({path: partial(note, path) for path in self.local.logs.tasks.paths()})
             self.local.logs.close(threads, disk_calls, are_tasks_left=are_tasks_left)
         finally:
             self.tier.store.close()

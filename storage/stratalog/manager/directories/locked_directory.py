@@ -14,6 +14,7 @@ Besides one directory for each partition it has::
     TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
     claims-NNNN                         claims of this server on the shard of that number
+    seen-heads                          newest heads in the store that this server has seen
     scratch                             data of uploads and compactions that do not fit into memory
     cache                               ranges of objects that were read; may be deleted at any time
 

@@ -44,6 +44,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.record import Record
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.remote.metadata.ownership.seen_heads import SeenHead, format_seen_heads
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.edited_manifest import format_manifest
@@ -197,6 +198,17 @@ def test_claims_are_shown(tmp_path: Path) -> None:
     ]
     [place] = corrupt(dump_bytes("claims-0003", b"neither\n"))
     assert place.unreached_bytes == len(b"neither\n")
+
+
+def test_the_heads_that_were_seen_are_shown(tmp_path: Path) -> None:
+    data = format_seen_heads({3: SeenHead(118, UUID(int=5), 4, UUID(int=9))})
+    (tmp_path / "seen-heads").write_bytes(data)
+    result = run(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0] == f"seen-heads: newest heads that were seen, {len(data)} bytes"
+    assert result.stdout.splitlines()[2].split() == ["3", "118", str(UUID(int=5)), "4", str(UUID(int=9))]
+    [place] = corrupt(dump_bytes("seen-heads", data[:-1]))
+    assert place.unreached_bytes == len(data) - 1
 
 
 def test_what_is_behind_a_wrong_checksum_is_shown() -> None:
@@ -360,7 +372,7 @@ def test_records_before_a_broken_one_are_shown() -> None:
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 
 OF_OURS = {
-    *(f"{FIRST}.seal", "manifest", "claims-0000"),
+    *(f"{FIRST}.seal", "manifest", "claims-0000", "seen-heads"),
 }
 
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
@@ -374,6 +386,7 @@ NAMES = [
     "manifest",
     "meta.properties",
     "claims-0000",
+    "seen-heads",
 ]
 
 

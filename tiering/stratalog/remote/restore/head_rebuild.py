@@ -17,6 +17,7 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, Cata
 from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.ownership.seen_heads import REBUILD_OWNER
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
 from stratalog.remote.metadata.shard.shard_judge import judge_claim
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -27,9 +28,6 @@ from stratalog.remote.restore.rebuild_report import RebuildReport
 from stratalog.remote.restore.shard_rebuild import RebuiltShard, ShardRebuild
 from stratalog.remote.restore.stored_log import FoundState, StoredLog
 from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout
-
-OWNER = "stratalog tier rebuild-head"
-"""The owner that the rebuilt head of a shard names until a server claims it."""
 
 
 class RebuildPlan(NamedTuple):
@@ -71,8 +69,8 @@ class HeadRebuild:
         ]
         if has_catalog and not shards:
             raise PreconditionFailedError(
-                "no head of this store is lost, so none is rebuilt; to rebuild a damaged one, move it to"
-                " another key first",
+                "no head of this store is lost, so none is rebuilt; to rebuild a damaged or an older"
+                " one, move it to another key first",
                 store=self._store.url,
             )
         return RebuildPlan(None if has_catalog else self._rebuild_catalog(shards, now_ms), tuple(shards))
@@ -109,7 +107,7 @@ class HeadRebuild:
             state, beginning = plan.catalog.state, _beginning(plan.catalog.known)
             put_new_head(self._actor, StoreLayout(None), CatalogMachine(), state, beginning)
         for shard in plan.shards:
-            claim = judge_claim(shard.state, OWNER, shard.claim_uuid, shard.epoch, "").actions
+            claim = judge_claim(shard.state, REBUILD_OWNER, shard.claim_uuid, shard.epoch, "").actions
             layout, machine = StoreLayout(shard.number), self._machine(shard.number)
             put_new_head(self._actor, layout, machine, shard.state, _beginning(shard.known, claim))
 

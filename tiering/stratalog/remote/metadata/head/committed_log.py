@@ -101,6 +101,10 @@ class CommittedLog(Generic[S]):
         return self._log.layout
 
     @property
+    def store_url(self) -> str:
+        return self._log.store.url
+
+    @property
     def store_date_ms(self) -> int:
         """Time of the store's clock when the head was last read in full; `refresh(dated=True)` does so
         now.

@@ -22,6 +22,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.document_ref import FileKind
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_log import (
     CommitSettings,
@@ -55,9 +56,9 @@ from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.metadata.shard.slice_pages import OffsetRange
-from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
+from stratalog.remote.objects.object_ref import ObjectRef, birth_of, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import StoreLayout, seq_prefix
 
 Objects = Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
 
@@ -201,6 +202,28 @@ class MetadataLog(CommittedLog[ShardState]):
 
     def next_object_name(self) -> str:
         return format_object_name(self.state().seq, self._log.ids.uuid())
+
+    def object_born_later(self) -> tuple[str, int]:
+        """The key and the birth of an object in the store that was born behind the newest commit: the head
+        went back to an older state. An empty key if there is none. One listing, which has nothing in it as a
+        rule. Raises StoreError.
+        """
+        prefix = self.layout.data_prefix
+        while True:
+            seq = self.state().seq
+            for info in self._log.store.list(prefix, start_after=prefix + seq_prefix(seq + 1)):
+                name = info.key.removeprefix(prefix)
+                if FileKind.DATA.is_name(name):
+                    break
+            else:
+                return "", 0
+            # Its writer may have committed since the head was read.
+            if self.refresh().seq < birth_of(name):
+                return info.key, birth_of(name)
+
+    def inline_commit(self, seq: int) -> Commit | None:
+        """The commit with this number; None if the head at hand does not have it inline."""
+        return self._log.view.head.commit(seq)
 
     def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0, *, endpoint: str = "") -> int:
         """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk.
