@@ -159,9 +159,9 @@ async def test_records_that_were_deleted_stay_so_when_the_tier_goes(tmp_path: Pa
         await admin.alter_configs(OFF, "t")
         await admin.delete_records("t", 0, 7)
         partition = bench.partition()
-        shard = partition.shard
+        shard, catalog = partition.shard, bench.server.engine.topics.catalog
         shard.metadata.drop_tier(
-            {partition.topic_id_partition: 7}, epoch=shard.leader_epoch(), catalog_seq=10**6
+            {partition.topic_id_partition: 7}, epoch=shard.leader_epoch(), catalog_seq=catalog.seq
         )
         shutil.copytree(tmp_path / "0", tmp_path / "1")
     async with service_bench(tmp_path / "1", store=store) as bench:
