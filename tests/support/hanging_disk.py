@@ -39,6 +39,34 @@ def hanging_disk(gate: Gate, hanging: Collection[str], *operations: str) -> Hook
     return HookedDisk(before)
 
 
+class HangingAtOpening:
+    """A disk that answers the first looks of a start, and hangs in log directories once a log opens there. A
+    test arms it; threads come to it."""
+
+    def __init__(self, *log_dirs: str) -> None:
+        self.gate = Gate()
+        self.disk = HookedDisk(self._before)
+        self._log_dirs = tuple(f"{path}/" for path in log_dirs)
+        self._hanging: set[str] = set()
+        self._is_armed = False
+
+    def arm(self) -> None:
+        self.gate.close()
+        self._is_armed = True
+
+    def mend(self) -> None:
+        self._is_armed = False
+        self._hanging.clear()
+        self.gate.open()
+
+    def _before(self, name: str, path: str) -> None:
+        found = [one for one in self._log_dirs if f"{path}/".startswith(one)]
+        if self._is_armed and name == "list_directory" and path[-1].isdigit():
+            self._hanging.update(found)
+        if name != "close" and self._hanging.intersection(found):
+            self.gate.pass_through()
+
+
 async def until_answering(bench: ServiceBench) -> None:
     """Wait until the work that was given up has ended."""
     disk_calls, log_dirs = bench.server.engine.local.disk_calls, bench.server.settings.all_log_dirs

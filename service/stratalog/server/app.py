@@ -650,7 +650,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
     server = Server(settings, tracing=tracing_of_environment(os.environ))
-    await server.start()
+    await _start(server)
     exempt_loaded_objects()
     memory = freed_memory()
     try:
@@ -673,6 +673,24 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         await _stop(server)
 
 
+async def _start(server: Server) -> None:
+    """Start the server. If it fails and leaves threads behind, end the process at once."""
+    try:
+        await server.start()
+    except LogStoreError as error:
+        if server.has_left_threads:
+            logger.critical("the server cannot start: %s", error)
+            _end_with_threads("the next start finds what they have left")
+        raise
+
+
+def _end_with_threads(advice: str) -> None:
+    """End the process at once: the interpreter would wait for threads that wait."""
+    logger.warning("ending the process with threads that still wait; %s", advice)
+    logging.shutdown()
+    os._exit(1)
+
+
 async def _stop(server: Server) -> None:
     """Stop the server. If it leaves threads behind, end the process at once, which would wait for them."""
     try:
@@ -682,11 +700,7 @@ async def _stop(server: Server) -> None:
             raise
         logger.error("stopping left something open: %s", error)
     if server.has_left_threads:
-        logger.warning(
-            "ending the process with threads that still wait; the next start recovers what is open"
-        )
-        logging.shutdown()
-        os._exit(1)
+        _end_with_threads("the next start recovers what is open")
 
 
 def _on_signal(stopping: asyncio.Event, number: int) -> None:

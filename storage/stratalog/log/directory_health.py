@@ -42,7 +42,8 @@ class DirectoryHealth:
         self.reason: str | None = None
         """Why the directory is offline; None while it is not."""
         self.answer_count = 0
-        """Grows while the disk answers operations, other than appends and reads of open files."""
+        """Changes while the disk answers operations. An addition that another thread overwrites does no
+        harm."""
         self._on_failed = on_failed
         self._guard = threading.Lock()
 

@@ -100,6 +100,8 @@ class LogManager:
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
+        self._left: dict[TopicPartition, UnifiedLog | None] = {}
+        """Openings that were given up and have not ended, each with its log if that was open by then."""
         self.file_delete_delay_ms = settings.file_delete_delay_ms
         """Delay before the directory of a deleted or moved partition is removed. May be set at any time, for
         later deletions."""
@@ -128,11 +130,9 @@ class LogManager:
         """Moves of logs between directories, in progress or cut off."""
         self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open, self.moves.is_moving)
         """Periodic work, which the caller runs."""
+        check_ms = settings.producer_id_expiration_check_interval_ms
         self._expiry = scheduler.every(
-            "expire producers",
-            self.tasks.remove_expired_producers,
-            settings.producer_id_expiration_check_interval_ms,
-            delay_ms=settings.producer_id_expiration_check_interval_ms,
+            "expire producers", self.tasks.remove_expired_producers, check_ms, delay_ms=check_ms
         )
 
     @property
@@ -223,6 +223,8 @@ class LogManager:
         partitions = {one.partition for one in sought}
         with self._guard:
             assert not self._is_closed
+            for partition in partitions:
+                self._require_not_left(partition)
             assert not partitions & (self._logs.keys() | self._loading), "one of them is open"
             self._loading |= partitions
         try:
@@ -250,6 +252,7 @@ class LogManager:
         manifest lists a directory that is gone.
         """
         with self._guard:
+            self._require_not_left(partition)
             assert not self._is_closed
             assert partition not in self._logs, f"{partition} is open already"
             assert partition not in self._loading, f"{partition} is being opened"
@@ -257,10 +260,7 @@ class LogManager:
         sought = SoughtPartition(partition, topic_id, is_first_opening)
         try:
             log = self._opener.open(sought, config, start_offset, on_progress)
-            with self._guard:
-                assert not self._is_closed
-                self.directories.of(log).note_opened(partition)
-                self._logs[partition] = log
+            self._add(log)
             self._follow_expiration(log)
         finally:
             with self._guard:
@@ -269,6 +269,46 @@ class LogManager:
                     directory.note_tried(partition)
             self._opener.progress.finished()
         return log
+
+    def _add(self, log: UnifiedLog) -> None:
+        """Add a log that was loaded. Raises DataDirectoryError, with the log closed, if its opening was given
+        up meanwhile."""
+        partition = log.topic_partition
+        try:
+            with self._guard:
+                self._require_not_left(partition)
+                assert not self._is_closed
+                self.directories.of(log).note_opened(partition)
+                self._logs[partition] = log
+        except DataDirectoryError:
+            log.close(flush=False)
+            raise
+
+    def leave(self, partition: TopicPartition) -> None:
+        """Give up the opening of a partition whose log directory is offline. The thread that opens it may
+        still be at work under its name, so all calls about it are refused until that calls `end_left`. Its
+        log is not open any more, and does not become so."""
+        with self._guard:
+            self._left[partition] = self._logs.pop(partition, None)
+
+    def end_left(self, partition: TopicPartition) -> None:
+        """Note the end of an opening that was given up; closes what it has opened."""
+        log = self._left.get(partition)
+        if log is not None:
+            log.close(flush=False)
+        with self._guard:
+            del self._left[partition]
+
+    def _require_not_left(self, partition: TopicPartition) -> None:
+        """Raise DataDirectoryError while an opening that was given up may still be at work. Holds the
+        guard."""
+        if partition in self._left:
+            raise DataDirectoryError(
+                "the disk of the partition's log directory did not answer while the log was opened, and a"
+                " thread still waits for it; find out why, and restart the server",
+                path=self.path_of(partition),
+                **partition.error_fields,
+            )
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
         """The open log of the partition. Raises UnknownTopicOrPartitionError if it is not open."""
@@ -409,7 +449,9 @@ class LogManager:
             self.cleaner.lower(log.topic_partition, end_offset)
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
-        assert partition not in self._loading, f"{partition} is being opened"
+        with self._guard:
+            self._require_not_left(partition)
+            assert partition not in self._loading, f"{partition} is being opened"
         with self.cleaner.paused(partition):
             self.moves.forget(partition)
             log = self._logs.get(partition)

@@ -299,8 +299,9 @@ class LogOpener:
             for name, aside in directory.manifest.now.aside.items()
             if (aside.partition, aside.topic_id) == (wanted.partition, wanted.topic_id)
             and name.endswith(f"-{STRAY_REASON}")
-            and self._exists(f"{directory.path}/{name}")
-            and not self._is_blank(f"{directory.path}/{name}")
+            and self._directories.disk_calls.run(
+                directory.path, partial(self._has_records, f"{directory.path}/{name}")
+            )
         ]
         if len(found) > 1:
             raise DataDirectoryError(

@@ -19,8 +19,10 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.locked_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.record import Record
 from stratalog.server import app
+from stratalog.server.engine import engine_builder
 from stratalog.server.partitions import patient_disk_calls
 from tests.support.gate import Gate
+from tests.support.hanging_disk import HangingAtOpening
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 from tests.support.wait_in_turns import wait_in_turns
@@ -242,3 +244,30 @@ async def test_the_process_ends_with_the_threads_that_are_left(
     async with service_bench(tmp_path) as bench:
         await stop(bench.server)
     assert codes == [1], "an orderly stop ends by itself"
+
+
+async def test_a_start_whose_disks_all_hang_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interpreter would wait for the threads that open logs."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(engine_builder, "START_PATIENCE_S", 0.3)
+    start = app._start  # pyright: ignore[reportPrivateUsage]  # `serve` begins with it
+    log_dirs = (f"{tmp_path}/other",)
+    hanging = HangingAtOpening(f"{tmp_path}/data", *log_dirs)
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        for topic in TOPICS:
+            await bench.client.admin.create_topic(topic)
+        settings = bench.server.settings
+    hanging.arm()
+    try:
+        server = app.Server(settings, filesystem=hanging.disk, has_processes=False)
+        with pytest.raises(DataDirectoryError):
+            await asyncio.wait_for(start(server), PATIENCE_S)
+    finally:
+        hanging.mend()
+    assert codes == [1]
+    assert any("the server cannot start" in one for one in caplog.messages)
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        assert await bench.topic_names() == [*TOPICS]

@@ -25,9 +25,16 @@ from stratalog.server.partitions.directory_admin import DOES_NOT_ANSWER
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.gate import Gate
-from tests.support.hanging_disk import append, be_impatient, hanging_disk, rolled_partitions, until_answering
+from tests.support.hanging_disk import (
+    HangingAtOpening,
+    append,
+    be_impatient,
+    hanging_disk,
+    rolled_partitions,
+    until_answering,
+)
 from tests.support.logs.hooked_disk import HookedDisk
-from tests.support.service.service_bench import PATIENCE_S, service_bench, until
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 
 @pytest.fixture(autouse=True)
@@ -265,6 +272,66 @@ async def test_a_start_leaves_a_disk_that_hangs_and_serves_the_others(
     async with service_bench(tmp_path, filesystem=disk, log_dirs=log_dirs) as bench:
         assert await bench.values(lost) == [[b"x"]]
         assert await append(bench, lost, Durability.DISK) == 1
+
+
+@pytest.mark.parametrize("place", ["data", "other"])
+async def test_a_start_leaves_a_disk_that_hangs_while_its_logs_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """It answers the first looks of the start, which waited for its logs without an end."""
+    monkeypatch.setattr(engine_builder, "START_PATIENCE_S", 0.3)
+    hung, log_dirs = f"{tmp_path}/{place}", (f"{tmp_path}/other",)
+    hanging = HangingAtOpening(hung)
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        for topic in ("a", "b", "c", "d"):
+            await bench.client.admin.create_topic(topic)
+            await append(bench, topic, Durability.DISK)
+        places = {topic: bench.partition(topic).log_dir for topic in ("a", "b", "c", "d")}
+    lost, deleted = sorted(topic for topic, log_dir in places.items() if log_dir == hung)
+    kept = sorted(places.keys() - {lost, deleted})
+    hanging.arm()
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench,
+        ):
+            assert hanging.gate.is_reached.is_set()
+            await require_served_without(bench, hung, [lost, deleted], kept)
+            await bench.client.admin.delete_topic(deleted)
+            with pytest.raises(DataDirectoryError):
+                await bench.client.admin.create_topic(deleted)
+            await bench.client.admin.create_topic("new")
+            assert bench.partition("new").log_dir == places[kept[0]]
+            # What the disk answers now, it answers too late.
+            hanging.gate.open()
+            assert await append(bench, "new", Durability.DISK) == 0
+            with pytest.raises(DataDirectoryError):
+                await append(bench, lost, Durability.DISK)
+    finally:
+        hanging.mend()
+    assert "a log directory is offline" in caplog.text
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        assert await bench.values(lost) == [[b"x"]]
+        assert await append(bench, lost, Durability.DISK) == 1
+        assert await bench.topic_names() == sorted([lost, *kept, "new"])
+        assert not hanging.disk.exists(f"{hung}/{deleted}-0")
+
+
+async def require_served_without(
+    bench: ServiceBench, hung: str, lost: Sequence[str], kept: Sequence[str]
+) -> None:
+    """The log directory is offline, and so are its topics, which have a partition each; the others are
+    served."""
+    for topic in kept:
+        assert await append(bench, topic, Durability.DISK) == 1
+    found = {one.path: one for one in (await bench.client.admin.describe_log_dirs()).log_dirs}
+    assert found[hung].state is values.LogDirState.OFFLINE
+    assert "did not answer" in found[hung].reason
+    for topic in lost:
+        with pytest.raises(DataDirectoryError):
+            await append(bench, topic, Durability.DISK)
+    offline = (await bench.client.admin.tier_status()).offline_partitions
+    assert {one.path for one in offline} == {f"{hung}/{topic}-0" for topic in lost}
 
 
 async def test_a_move_to_a_disk_that_hangs_is_refused_and_holds_up_no_other_one(tmp_path: Path) -> None:

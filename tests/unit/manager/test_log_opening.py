@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -70,3 +74,46 @@ def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that
         machine.clock.advance(2 * HOUR_MS)
         log.remove_expired_producers()
         assert log.producers() == (), f"altered before {disk.trace[at - 1]}"
+
+
+def test_a_log_whose_opening_was_given_up_is_closed_when_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At every operation of the opening: the last one may be the one that took so long."""
+    closed: list[TopicPartition] = []
+    real_close = UnifiedLog.close
+
+    def close(log: UnifiedLog, *, flush: bool = True) -> None:
+        assert not flush
+        closed.append(log.topic_partition)
+        real_close(log, flush=flush)
+
+    monkeypatch.setattr(UnifiedLog, "close", close)
+    disk = HookedDisk()
+    manager = killed_machine(disk, PARTITION).open()
+    begin_count = disk.operation_count
+    opened(manager)
+    for number in range(1, disk.operation_count - begin_count + 1):
+        disk = HookedDisk()
+        manager = killed_machine(disk, PARTITION).open()
+        at = disk.operation_count + number
+
+        def leave(
+            _name: str, _path: str, at: int = at, disk: HookedDisk = disk, manager: LogManager = manager
+        ) -> None:
+            if disk.operation_count == at:
+                manager.leave(PARTITION)
+
+        disk.before = leave
+        closed.clear()
+        with pytest.raises(DataDirectoryError):
+            opened(manager)
+        assert closed == [PARTITION]
+        assert manager.logs() == ()
+        with pytest.raises(DataDirectoryError):
+            opened(manager)
+        with pytest.raises(DataDirectoryError):
+            manager.delete_log(PARTITION)
+        manager.end_left(PARTITION)
+        opened(manager)
+        assert [log.topic_partition for log in manager.logs()] == [PARTITION]

@@ -157,6 +157,9 @@ class StorageEngineBuilder:
         self._reads = ObjectReads(
             self._store, self._clock, threads, reader_settings(config), self._disk_cache
         )
+        self._start_calls = PatientDiskCalls(
+            self._clock, run_request, len(settings.all_log_dirs), START_PATIENCE_S
+        )
         self._passes = PassRegistry(self._clock)
         beside = seams.long_scheduler.once
         self._rounds = PassRounds[int](self._clock, partial(beside, "work on a shard"), hanging_shard)
@@ -184,7 +187,7 @@ class StorageEngineBuilder:
         with ExitStack() as undo:
             undo.callback(self._store.close)
             logs = self._open_logs(on_all_failed)
-            undo.callback(logs.close)
+            undo.callback(logs.close, disk_calls=self._start_calls)
             on_logs(logs)
             if self._data_dir in online_directories(logs):
                 self._disk_cache.open()
@@ -264,9 +267,7 @@ class StorageEngineBuilder:
             ids=self._ids,
             settings=settings,
             on_all_failed=on_all_failed,
-            disk_calls=PatientDiskCalls(
-                self._clock, self._run_request, len(settings.data_dirs), START_PATIENCE_S
-            ),
+            disk_calls=self._start_calls,
         )
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
@@ -358,13 +359,7 @@ class StorageEngineBuilder:
         logs, _, catalog, runtime, _ = opened
         shards = ShardSet([tier.shard for tier in tiers], foreign)
         space = _free_space(opened)
-        opener = PartitionOpener(
-            self._clock,
-            shards,
-            logs,
-            self._hosting(host, catalog, tiers, space),
-            lambda directory: opening(directory, runtime.current.recovery_thread_count),
-        )
+        opener = self._opener(opened, shards, self._hosting(host, catalog, tiers, space), opening)
         topics = TopicManager(
             ids=self._ids,
             catalog=catalog,
@@ -406,6 +401,20 @@ class StorageEngineBuilder:
             operations=operations,
             passes=self._passes,
             seen_heads=self._note_heads(logs, tiers),
+        )
+
+    def _opener(
+        self, opened: OpenedStore, shards: ShardSet, host: Host, opening: Callable[[str, int], Executor]
+    ) -> PartitionOpener:
+        runtime = opened.runtime
+        return PartitionOpener(
+            self._clock,
+            shards,
+            opened.logs,
+            host,
+            lambda directory: opening(directory, runtime.current.recovery_thread_count),
+            self._run_request,
+            START_PATIENCE_S,
         )
 
     def _pressure(self, opened: OpenedStore, space: FreeSpace, tiers: Sequence[ShardTier]) -> DiskPressure:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
@@ -27,10 +26,11 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.filesystem import NO_SPACE
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.silent_disks import SilentDisks
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_opener import SoughtPartition
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
@@ -50,6 +50,7 @@ from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.opening_progress import OpeningProgress
 from stratalog.server.partitions.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
@@ -133,43 +134,28 @@ class WantedPartition(NamedTuple):
     """The partition has never had a log."""
 
 
-REPORT_PERIOD_S = 5.0
-MIB = 1 << 20
+LOOK_COUNT = 6
+"""A disk is given up after so many looks in a row without an answer."""
+_UNPLACED = "unplaced"
+"""The threads for partitions that are in no log directory yet."""
+
+OnSilence = Callable[[WantedPartition, DataDirectoryError], T]
+"""The result for a partition whose log directory has gone offline while it was opened."""
 
 
-class OpeningProgress:
-    """Logs how far an opening is, if it takes long. Thread-safe: `_lock` guards the counts."""
+class _Opening(NamedTuple, Generic[T]):
+    """The opening of a partition, which a thread runs, or will run."""
 
-    def __init__(self, clock: Clock, log_count: int) -> None:
-        self._clock = clock
-        self._log_count = log_count
-        self._lock = threading.Lock()
-        self._remaining_count = log_count
-        self._walks: dict[TopicPartition, LoadProgress] = {}
-        self._told_s = clock.monotonic_s()
+    wanted: WantedPartition
+    running: Future[T]
 
-    def walked(self, partition: TopicPartition, progress: LoadProgress) -> None:
-        with self._lock:
-            self._walks[partition] = progress
-            self._tell()
+    @property
+    def partition(self) -> TopicPartition:
+        return self.wanted.topic_partition
 
-    def finished(self, partition: TopicPartition) -> None:
-        with self._lock:
-            self._walks.pop(partition, None)
-            self._remaining_count -= 1
-            assert self._remaining_count >= 0
-            self._tell()
-
-    def _tell(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._remaining_count == 0 or now_s - self._told_s < REPORT_PERIOD_S:
-            return
-        self._told_s = now_s
-        walks = "".join(
-            f"; of {partition} {walk.remaining_segment_count} segments, {walk.remaining_bytes // MIB} MiB"
-            for partition, walk in sorted(self._walks.items())
-        )
-        logger.info("opening logs: %d of %d remain%s", self._remaining_count, self._log_count, walks)
+    def cancel(self, progress: OpeningProgress) -> bool:
+        """End it if it has not begun; returns whether it had not."""
+        return not self.running.cancelled() and self.running.cancel() and progress.end(self.partition)
 
 
 class PartitionOpener:
@@ -184,13 +170,18 @@ class PartitionOpener:
         logs: LogManager,
         host: Host,
         executor_of: Callable[[str], Executor],
+        run_beside: RunBeside,
+        patience_s: float,
     ) -> None:
-        """`executor_of` returns the threads that open the logs of a log directory."""
+        """`executor_of` returns the threads that open the logs of a log directory. `run_beside` runs work on
+        another thread, which a disk may keep. A start waits for a disk that does nothing for `patience_s`."""
         self._clock = clock
         self._shards = shards
         self._logs = logs
         self._host = host
         self._executor_of = executor_of
+        self._run_beside = run_beside
+        self._look_period_s = patience_s / LOOK_COUNT
 
     def open(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition]:
         """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
@@ -200,14 +191,15 @@ class PartitionOpener:
         return self._open_beside_each_other(wanted, self._open)
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
-        """Open all of them like `open`, but return a partition that cannot be opened as offline. Raises
-        DataDirectoryError if the disk, not being full, refuses all of them.
+        """Open all of them like `open`, but return a partition that cannot be opened as offline. Where there
+        are several log directories, one goes offline whose disk does not answer any more, and its threads are
+        left to it. Raises DataDirectoryError if the disk, not being full, refuses all of them.
         """
         # A crash may have come right behind the commit of a topic.
         with suppress(DataDirectoryError):
             # A partition that cannot be created reports that when it is opened.
             self._create([one for one in wanted if self._logs.directory_of(one.topic_partition) is None])
-        opened = self._open_beside_each_other(wanted, self._open_or_leave)
+        opened = self._open_beside_each_other(wanted, self._open_or_leave, self._offline)
         offline = [one for one in opened if isinstance(one, OfflinePartition)]
         if offline and len(offline) == len(opened) and all(map(_is_refused_by_disk, offline)):
             raise offline[0].failure
@@ -233,24 +225,104 @@ class PartitionOpener:
         return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
 
     def _open_beside_each_other(
-        self, wanted: Sequence[WantedPartition], work: Callable[[WantedPartition, OpeningProgress], T]
+        self,
+        wanted: Sequence[WantedPartition],
+        work: Callable[[WantedPartition, OpeningProgress], T],
+        on_silence: OnSilence[T] | None = None,
     ) -> list[T]:
-        progress = OpeningProgress(self._clock, len(wanted))
-        futures = [
-            self._executor_of(self._directory_of(one.topic_partition)).submit(work, one, progress)
-            for one in wanted
+        """The results of `work` for each of them. With `on_silence`, a log directory whose disk does not
+        answer is given up, if there are others. Raises the first failure."""
+        place_of = self._logs.directories.place_of
+        progress = OpeningProgress(self._clock, [one.topic_partition for one in wanted], place_of)
+        openings = [
+            _Opening(one, self._threads_of(one).submit(self._run, work, one, progress)) for one in wanted
         ]
-        wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            future.cancel()
-        # After a failure the caller may close the logs, so nothing may still run.
-        wait(futures)
-        _raise_first(wanted, futures)
-        return [future.result() for future in futures]
+        left = self._wait(openings, progress, on_silence)
+        ended = [one for one in openings if one.partition not in left]
+        _raise_first(ended)
+        results = left | {one.partition: one.running.result() for one in ended}
+        return [results[one.partition] for one in openings]
 
-    def _directory_of(self, partition: TopicPartition) -> str:
-        """The log directory of the partition; the first one if it has none yet."""
-        return self._logs.directory_of(partition) or self._logs.data_dirs[0]
+    def _threads_of(self, wanted: WantedPartition) -> Executor:
+        return self._executor_of(self._logs.directories.place_of(wanted.topic_partition) or _UNPLACED)
+
+    def _run(
+        self,
+        work: Callable[[WantedPartition, OpeningProgress], T],
+        wanted: WantedPartition,
+        progress: OpeningProgress,
+    ) -> T:
+        """Do the work for a partition. What was given up meanwhile is let go again."""
+        partition = wanted.topic_partition
+        try:
+            opened = work(wanted, progress)
+        except BaseException:
+            if not progress.end(partition, has_failed=True):
+                self._logs.end_left(partition)
+            raise
+        if not progress.end(partition):
+            if isinstance(opened, HostedPartition):
+                opened.withdraw()
+            self._logs.end_left(partition)
+        return opened
+
+    def _wait(
+        self,
+        openings: Sequence[_Opening[T]],
+        progress: OpeningProgress,
+        on_silence: OnSilence[T] | None,
+    ) -> dict[TopicPartition, T]:
+        """Wait for openings, log how far they are, and give up those on disks that do not answer; returns the
+        results of these. After a failure none begins, because the caller may close the logs."""
+        left: dict[TopicPartition, T] = {}
+        disks = SilentDisks(self._logs.directories, self._run_beside)
+        silent_counts = _looked(disks, progress) if on_silence else {}
+        look_s = self._clock.monotonic_s() + self._look_period_s
+        while progress.wait(look_s):
+            if progress.has_failed:
+                for one in openings:
+                    one.cancel(progress)
+            now_s = self._clock.monotonic_s()
+            if now_s < look_s:
+                continue
+            look_s = now_s + self._look_period_s
+            if on_silence is not None:
+                silent_counts = _looked(disks, progress)
+            silences_s = {path: count * self._look_period_s for path, count in silent_counts.items()}
+            # At the first look without an answer the disk was asked nothing, perhaps.
+            is_told = progress.tell({path: s for path, s in silences_s.items() if silent_counts[path] > 1})
+            silent = [path for path, count in silent_counts.items() if count >= LOOK_COUNT]
+            if on_silence is not None and len(self._logs.data_dirs) > 1:
+                for path in silent:
+                    self._logs.directories.give_up(path, f"{silences_s[path]:.0f}")
+                    left |= self._give_up(path, openings, progress, on_silence)
+            elif silent and is_told:
+                logger.warning(
+                    "the start waits for the only log directory, whose disk does not answer; find out why,"
+                    " path=`%s`",
+                    silent[0],
+                )
+        return left
+
+    def _give_up(
+        self,
+        path: str,
+        openings: Sequence[_Opening[T]],
+        progress: OpeningProgress,
+        on_silence: OnSilence[T],
+    ) -> dict[TopicPartition, T]:
+        """Give up the openings in a log directory that is offline by now; returns their results. Those that
+        have begun are left to their threads."""
+        refusal = self._logs.directories.at(path).health.refusal()
+        assert refusal is not None, "it is offline"
+        place_of = self._logs.directories.place_of
+        left: dict[TopicPartition, T] = {}
+        for one in openings:
+            if place_of(one.partition) == path and (
+                one.cancel(progress) or progress.give_up(one.partition, self._logs.leave)
+            ):
+                left[one.partition] = on_silence(one.wanted, refusal)
+        return left
 
     def _open_or_leave(
         self, wanted: WantedPartition, progress: OpeningProgress
@@ -279,7 +351,17 @@ class PartitionOpener:
     ) -> OfflinePartition:
         """The partition, offline because of this. `unexpected` is a defect, logged with its traceback."""
         self._logs.let_go(wanted.topic_partition)
-        progress.finished(wanted.topic_partition)
+        if progress.is_given_up(wanted.topic_partition):
+            # That was logged.
+            return self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
+        return self._offline(wanted, failure, unexpected)
+
+    def _offline(
+        self,
+        wanted: WantedPartition,
+        failure: DataDirectoryError | CorruptRecordError,
+        unexpected: Exception | None = None,
+    ) -> OfflinePartition:
         offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
         logger.error(
             "%s stays offline, its local log cannot be opened, path=`%s`: %s",
@@ -301,9 +383,7 @@ class PartitionOpener:
                 reconciled.set_aside_path,
                 reconciled.reason,
             )
-        hosted = self._host(reconciled.log, shard)
-        progress.finished(wanted.topic_partition)
-        return hosted
+        return self._host(reconciled.log, shard)
 
     def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
         """Open the log, unless an earlier try that failed at another partition left it open."""
@@ -370,13 +450,18 @@ def _is_refused_by_disk(offline: OfflinePartition) -> bool:
     return isinstance(cause, OSError) and cause.errno not in NO_SPACE
 
 
-def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[T]]) -> None:
+def _looked(disks: SilentDisks, progress: OpeningProgress) -> dict[str, int]:
+    """Look at the log directories of the openings that remain: the looks in a row without an answer."""
+    return {path: disks.look(path) for path in sorted(progress.places())}
+
+
+def _raise_first(openings: Sequence[_Opening[T]]) -> None:
     failures = [
         (one, error)
-        for one, future in zip(wanted, futures, strict=True)
-        if not future.cancelled() and (error := future.exception()) is not None
+        for one in openings
+        if not one.running.cancelled() and (error := one.running.exception()) is not None
     ]
     for one, error in failures[1:]:
-        logger.error("%s cannot be opened either: %s", one.topic_partition, error)
+        logger.error("%s cannot be opened either: %s", one.partition, error)
     for _, error in failures:
         raise error

@@ -4,7 +4,8 @@ A directory is known by its path, by the place that the path leads to, and by th
 A start is refused if two paths lead to one directory, if one directory lies in another, or if one is a copy
 of another that lacks a part. It is also refused if a directory belongs to another process or another store,
 or has unreadable properties: the operator has named the wrong directory. A directory that the operating
-system refuses, or whose disk does not answer, is offline, and the start goes on while another one works.
+system refuses, or whose disk does not answer, is offline, and the start goes on while another one works. The
+owner of the threads that open logs gives one up that hangs meanwhile, see `SilentDisks`.
 
 A partition has one directory: the one that has it, or else the one with the fewest partitions among those
 that take new ones. A partition that is found nowhere may be in a directory that could not be read, or that is
@@ -113,17 +114,27 @@ class DirectorySet:
         return {path: place for path in paths if (place := answers.results.get(path)) is not None}
 
     def _note_silence(self, path: str, silence: DataDirectoryError) -> None:
-        [health] = [one for one in self._healths if one.path == path]
-        waited_s = silence.fields["waited_s"]
-        health.fail(
+        self.give_up(path, str(silence.fields["waited_s"]))
+
+    def give_up(self, path: str, waited_s: str) -> None:
+        """Take a directory offline whose disk does not answer a start. Calls those of `tell_failures_to`."""
+        self._health_of(path).fail(
             f"its disk did not answer for {waited_s} s when the server started; find out why, and start the"
             " server again"
         )
 
+    def answer_count(self, path: str) -> int:
+        """A number that changes while the disk of this directory answers operations. Takes no lock."""
+        return self._health_of(path).answer_count
+
+    def _health_of(self, path: str) -> DirectoryHealth:
+        [health] = [one for one in self._healths if one.path == path]
+        return health
+
     def _on_disk(self, disk_calls: DiskCalls, path: str, work: Callable[[], Result]) -> Result:
         """The result of work on a directory, which goes offline if its disk does not answer. Raises what the
         work raises, OSError."""
-        [health] = [one for one in self._healths if one.path == path]
+        health = self._health_of(path)
         answers = disk_calls.run_each({path: work}, lambda _: health.answer_count)
         for silence in answers.silences.values():
             self._note_silence(path, silence)
@@ -216,6 +227,12 @@ class DirectorySet:
     def holder(self, partition: TopicPartition) -> LogDirectory | None:
         """The directory that has the partition, online or not; None if none is known to have it."""
         return next(iter(self.holders(partition)), None)
+
+    def place_of(self, partition: TopicPartition) -> str | None:
+        """The path of the directory that has the partition, or None. Takes no lock, which a thread that waits
+        for a disk may hold."""
+        found = (directory.path for directory in self._directories if partition in directory.partitions)
+        return next(found, None)
 
     def require_answers(self, partition: TopicPartition) -> None:
         """Raise DataDirectoryError if a directory that lists the partition does not answer: what an older

@@ -9,6 +9,7 @@ Besides one directory for each partition it has::
     log-start-offset-checkpoint         for Kafka's tools; the manifest decides
     cleaner-offset-checkpoint           see `cleaner_checkpoints`
     .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
+    .probe                              a question whether the disk answers, see `silent_disks`
     .kafka_cleanshutdown                the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed if the manifest lists it
     TOPIC-N.UUID-stray                  set aside: no topic has its id; `fenced` and others are possible too

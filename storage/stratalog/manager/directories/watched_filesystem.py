@@ -76,6 +76,8 @@ class _WatchedFile(WrappedFile):
         except OSError as error:
             self._health.observe(error)
             raise
+        finally:
+            self._health.answer_count += 1
 
     def read_at(self, position: int, size: int) -> bytes:
         self._require_online()
@@ -84,6 +86,8 @@ class _WatchedFile(WrappedFile):
         except OSError as error:
             self._health.observe(error)
             raise
+        finally:
+            self._health.answer_count += 1
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         self._require_online()
@@ -92,6 +96,8 @@ class _WatchedFile(WrappedFile):
         except OSError as error:
             self._health.observe(error)
             raise
+        finally:
+            self._health.answer_count += 1
 
     def close(self) -> None:
         self._inner.close()
@@ -103,6 +109,8 @@ class _WatchedFile(WrappedFile):
         except OSError as error:
             self._health.observe(error)
             raise
+        finally:
+            self._health.answer_count += 1
 
     def _require_online(self) -> None:
         if self._health.reason is not None:

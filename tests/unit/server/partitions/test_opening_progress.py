@@ -1,4 +1,4 @@
-"""A long opening of logs reports its progress, and a short one nothing."""
+"""A long opening of logs reports which of them remain, and a short one nothing; an opening ends once."""
 
 from __future__ import annotations
 
@@ -8,31 +8,62 @@ import pytest
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.recovery.log_recovery import LoadProgress
-from stratalog.server.partitions.partition_opener import MIB, OpeningProgress
+from stratalog.server.partitions.opening_progress import MIB, OpeningProgress
 from stratalog.testing.manual_clock import ManualClock
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+PLACES = {A: "/a", B: "/b"}
 
 
-def test_it_tells_now_and_then_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_tells_now_and_then_what_is_left_and_where(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    progress = OpeningProgress(clock, 3)
+    progress = OpeningProgress(clock, (A, B, C), PLACES.get)
     with caplog.at_level(logging.INFO):
-        progress.walked(A, LoadProgress("/data/t-0", 9, 900 * MIB))
+        progress.walked(A, LoadProgress("/a/t-0", 9, 900 * MIB))
         clock.advance(4_999)
-        progress.walked(B, LoadProgress("/data/t-1", 5, 50 * MIB))
-        assert caplog.messages == []
+        progress.walked(B, LoadProgress("/b/t-1", 5, 50 * MIB))
+        assert not progress.tell({})
         clock.advance(1)
-        progress.walked(A, LoadProgress("/data/t-0", 8, 800 * MIB))
-        progress.finished(B)
+        assert progress.tell({})
+        assert progress.end(B)
+        assert not progress.tell({})
+        # It tells also without a step.
         clock.advance(5_000)
-        progress.walked(A, LoadProgress("/data/t-0", 7, 700 * MIB))
+        assert progress.tell({"/a": 5.0, "/c": 5.0})
         clock.advance(5_000)
-        progress.finished(A)
+        assert progress.end(A)
+        assert progress.tell({})
+        assert progress.end(C)
         clock.advance(5_000)
-        progress.finished(TopicPartition("u", 0))
+        assert not progress.tell({})
     assert caplog.messages == [
-        "opening logs: 3 of 3 remain; of t-0 8 segments, 800 MiB; of t-1 5 segments, 50 MiB",
-        "opening logs: 2 of 3 remain; of t-0 7 segments, 700 MiB",
-        "opening logs: 1 of 3 remain",
+        "opening logs: 3 of 3 remain, 1 in /a, 1 in /b, 1 in no log directory yet; of t-0 9 segments, 900"
+        " MiB; of t-1 5 segments, 50 MiB",
+        "opening logs: 2 of 3 remain, 1 in /a (whose disk has not answered for 5 s), 1 in no log directory"
+        " yet; of t-0 9 segments, 900 MiB",
+        "opening logs: 1 of 3 remain, 1 in no log directory yet",
     ]
+
+
+def test_an_opening_ends_or_is_given_up() -> None:
+    progress = OpeningProgress(ManualClock(), (A, B), PLACES.get)
+    left: list[TopicPartition] = []
+    assert progress.end(A)
+    assert not progress.give_up(A, left.append)
+    assert progress.give_up(B, left.append)
+    assert left == [B]
+    assert not progress.end(B)
+    assert not progress.end(B, has_failed=True)
+    assert not progress.has_failed
+    assert not progress.wait(60)
+
+
+def test_a_failure_ends_a_wait_once() -> None:
+    clock = ManualClock()
+    progress = OpeningProgress(clock, (A, B), PLACES.get)
+    progress.end(A, has_failed=True)
+    assert progress.has_failed
+    # The failure is known by now.
+    assert progress.wait(0)
+    progress.end(B)
+    assert not progress.wait(60)

@@ -3,87 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
-from stratalog.log.append_info import AppendInfo
-from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.manifest import MANIFEST_FILE
-from stratalog.remote.metadata.ownership.ownership import ClaimedShard
-from stratalog.remote.read.remote_reader import RemoteReader
-from stratalog.server.append.pending_append import PendingAppend
-from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener, WantedPartition
-from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.request_memory import RequestMemory
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.log_machine import TOPIC_ID, LogMachine
-from tests.support.logs.plain_batches import batch
-from tests.support.plain_calls import PlainCalls
-from tests.support.tiered.inline_reads import inline_reads
-from tests.support.tiered.metadata_harness import MetadataHarness
-
-A, B = "/disk-a/logs", "/disk-b/logs"
-
-
-class Opening:
-    """Two log directories and an opener. Used by one thread."""
-
-    def __init__(self, executor: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
-        self.disk = FaultyFileSystem()
-        self._executor, self.loop = executor, loop
-        self.asked: list[tuple[str, str]] = []
-        """The kinds of threads and the log directories for which writers have asked."""
-        self._host = PartitionHost(
-            ManualClock(),
-            loop,
-            PlainCalls(loop),
-            lambda path: self._ask("append", path),
-            lambda path: self._ask("flush", path),
-        )
-        self._harness = MetadataHarness()
-        metadata = self._harness.log()
-        claimed = ClaimedShard(metadata.claim("owner", self._harness.ids.uuid()), 0)
-        self._shard = HostedShard(self._harness.clock, metadata, claimed, lambda: None, 0)
-        self.opener = self.start(A, B)
-
-    def start(self, *data_dirs: str) -> PartitionOpener:
-        """A process with these log directories."""
-        self.disk.inner.release_locks()
-        manager = LogMachine(self.disk, data_dirs=data_dirs, ids=SequentialIds()).open()
-        manager.directories.bind_store("store")
-        reader = RemoteReader(inline_reads(self._harness.store), self._shard.metadata)
-        return PartitionOpener(
-            self._harness.clock,
-            ShardSet([self._shard]),
-            manager,
-            lambda log, shard: self._host.host(log, shard, reader),
-            lambda _: self._executor,
-        )
-
-    def _ask(self, kind: str, path: str) -> Executor:
-        self.asked.append((kind, path))
-        return self._executor
-
-    def append(self, partition: HostedPartition) -> AppendInfo:
-        """Append a record at `disk`."""
-        future: asyncio.Future[AppendInfo] = self.loop.create_future()
-        memory = RequestMemory(1).lease()
-        partition.writer.submit(PendingAppend(batch(), Durability.DISK, future, memory, partition.identity))
-        return self.loop.run_until_complete(future)
-
-    def manifest_writes(self, since: int) -> list[str]:
-        """The log directories whose manifests were replaced since that operation."""
-        replaced = {f"rename {path}/{MANIFEST_FILE}.tmp {path}/{MANIFEST_FILE}": path for path in (A, B)}
-        return [replaced[line] for line in self.disk.trace[since:] if line in replaced]
+from tests.support.partition_opening import A, B, Opening, states, wanted
 
 
 @pytest.fixture
@@ -92,19 +18,6 @@ def opening() -> Iterator[Opening]:
     with ThreadPoolExecutor(1) as executor:
         yield Opening(executor, loop)
     loop.close()
-
-
-def wanted(*numbers: int, is_new: bool = False) -> list[WantedPartition]:
-    return [
-        WantedPartition(
-            TopicPartition("orders", number), TopicIdPartition(TOPIC_ID, number), LogConfig(), is_new
-        )
-        for number in numbers
-    ]
-
-
-def states(opened: Sequence[HostedPartition | OfflinePartition]) -> list[bool]:
-    return [isinstance(one, HostedPartition) for one in opened]
 
 
 def test_a_start_creates_what_a_crash_has_kept_from_being_created_with_one_write(opening: Opening) -> None:
