@@ -21,7 +21,12 @@ from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener, WantedPartition
+from stratalog.server.partitions.partition_opener import (
+    DirectoryThreads,
+    PartitionHost,
+    PartitionOpener,
+    WantedPartition,
+)
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -74,8 +79,11 @@ class Opening:
             ManualClock(),
             loop,
             PlainCalls(loop),
-            lambda path: self._ask("append", path),
-            lambda path: self._ask("flush", path),
+            DirectoryThreads(
+                lambda path: self._ask("append", path),
+                lambda path: self._ask("flush", path),
+                lambda path: self._ask("validate", path),
+            ),
         )
         self._harness = MetadataHarness()
         metadata = self._harness.log()

@@ -52,6 +52,8 @@ from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import Quotas
 from stratalog.server.access.reloaded_files import ReloadedFiles
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
+from stratalog.server.append.long_validation import LongValidations
+from stratalog.server.append.partition_writer import WriterShared
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
@@ -71,7 +73,7 @@ from stratalog.server.meters.error_counts import ErrorCounts
 from stratalog.server.metrics.endpoint import MetricsEndpoint
 from stratalog.server.metrics.health_probes import HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
-from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.access.access_gate import AccessGate
@@ -112,7 +114,8 @@ MAX_LONG_WORK_COUNT = 4096
 """Limit of operations and cleans of local logs that run at once, far above what is useful."""
 
 COMMIT_SHARE_OF_GRACE = 0.9
-"""Appends that wait for their commit for this part of the grace fail then, so that they get an answer."""
+"""Appends that wait for their commit, or are being validated, for this part of the grace fail then, so that
+they get an answer."""
 
 STOP_PATIENCE_S = 30.0
 """A stop waits so long for threads to end, and for a log directory as long as a log is closed in such a time.
@@ -277,7 +280,8 @@ class Server:
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
         self._metrics.pools = self._pools
         self._metrics.memories = self._memories
-        self._metrics.groups = AppendGroups()
+        self._writers = WriterShared(AppendGroups(), LongValidations(self._clock))
+        self._metrics.groups, self._metrics.validations = self._writers
         if self._has_processes:
             self.processes = JobProcesses(
                 Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
@@ -307,8 +311,14 @@ class Server:
             run_request if self._tracing is None else carrying(run_request),
             None if self.processes is None else self.processes.execution,
         )
-        groups = self._metrics.groups
-        hosts = PartitionHost(self._clock, loop, self._mailbox, self._pools.append, self._pools.flush, groups)
+        pools = self._pools
+        hosts = PartitionHost(
+            self._clock,
+            loop,
+            self._mailbox,
+            DirectoryThreads(pools.append, pools.flush, pools.validate),
+            self._writers,
+        )
 
         def open_engine() -> StorageEngine:
             engine = self._engine = builder.open(
@@ -339,6 +349,7 @@ class Server:
         engine.hurry_commits()
         # The calls of appends at `object` end with the commits that they wait for.
         await asyncio.wait({ending}, timeout=grace_s * COMMIT_SHARE_OF_GRACE)
+        self._writers.validations.end()
         await asyncio.to_thread(engine.end_commits)
         await ending
         if uploads:

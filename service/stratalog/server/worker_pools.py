@@ -1,8 +1,8 @@
 """The thread pools on which requests touch disk and network, so that the event loop never waits for these.
 
-Each kind of work has its own pool, and each log directory its own for appends, for flushes and for reads: a
-slow store fills the cold pool only, a disk that hangs the pools of its directory. Work in memory alone has
-threads that no disk and no store holds up.
+Each kind of work has its own pool, and each log directory its own for appends, for those whose validation
+takes long, for flushes and for reads: a slow store fills the cold pool only, a disk that hangs the pools of
+its directory. Work in memory alone has threads that no disk and no store holds up.
 
 Reads of tiered data wait for a thread in the order in which they were asked for, and none is refused: a call
 that reads has a few of them at most. Look-ups in the store have threads of their own, so they do not wait
@@ -70,8 +70,8 @@ class PoolUse(NamedTuple):
 
 
 class WorkerPools:
-    """Coroutines are called on the event loop; `append` and `flush` are for `PartitionWriter`, `opening` is
-    for `PartitionOpener`.
+    """Coroutines are called on the event loop; `append`, `validate` and `flush` are for `PartitionWriter`,
+    `opening` is for `PartitionOpener`.
     """
 
     def __init__(self, settings: ServerSettings, clock: Clock, *, carries_context: bool = False) -> None:
@@ -86,6 +86,7 @@ class WorkerPools:
         self._append_thread_count = settings.append_thread_count
         self._read_thread_count = settings.read_thread_count
         self._appending: dict[str, TurnThreads] = {}
+        self._validating: dict[str, TurnThreads] = {}
         self._opening: dict[str, Executor] = {}
         self._sized: list[tuple[str, ThreadPoolExecutor | TurnThreads, int]] = []
         """Each pool with its purpose and the number of its threads."""
@@ -125,16 +126,21 @@ class WorkerPools:
         call."""
         # This is called for each append, and the threads of a directory never change.
         found = self._appending.get(directory)
-        return found or self._begin_appending(directory)
+        return found or self._begin_turns("append", self._appending, directory)
 
-    def _begin_appending(self, directory: str) -> TurnThreads:
+    def validate(self, directory: str) -> TurnThreads:
+        """The threads for appends to the logs of a log directory whose validation takes long; as many as the
+        others, closed ones after `close`. Any thread may call."""
+        return self._begin_turns("validate", self._validating, directory)
+
+    def _begin_turns(self, purpose: str, pools: dict[str, TurnThreads], directory: str) -> TurnThreads:
         with self._opening_lock:
-            threads = self._appending.get(directory)
+            threads = pools.get(directory)
             if threads is None:
                 count = self._append_thread_count
-                threads = TurnThreads(count, f"stratalog-append-{len(self._appending)}")
-                self._sized.append(("append", threads, count))
-                self._appending[directory] = threads
+                threads = TurnThreads(count, f"stratalog-{purpose}-{len(pools)}")
+                self._sized.append((purpose, threads, count))
+                pools[directory] = threads
                 if self._is_closed:
                     threads.shutdown()
             return threads
@@ -313,7 +319,8 @@ class WorkerPools:
         reading = (self._cold, self._lookups, self._ahead, self._requests)
         with self._opening_lock:
             self._is_closed = True
-            pools: list[Executor | TurnThreads] = [*self._appending.values(), *self._opening.values()]
+            pools: list[Executor | TurnThreads] = [*self._appending.values(), *self._validating.values()]
+            pools += self._opening.values()
         pools += (*reading, self._task, self._long_task, self._describe, self._compute)
         for pool in pools:
             pool.shutdown(wait=True)

@@ -43,7 +43,7 @@ class HeldWriter(PartitionWriter):
         """Write the oldest append."""
         append = self.waiting.pop(0)
         session = append.session
-        data = append.take_batches()
+        data = append.encoded_batches()
         assert isinstance(data, bytes)
         if session is not None and session.is_broken:
             self._finish(append, preceding_append_failed())

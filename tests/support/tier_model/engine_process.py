@@ -16,7 +16,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -73,7 +73,10 @@ class EngineProcess:
         )
         self.engine = StorageEngineBuilder(seams, self._settings, "here:1").open(
             PartitionHost(
-                self._clock, self._loop, PlainCalls(self._loop), lambda _: executor, lambda _: executor
+                self._clock,
+                self._loop,
+                PlainCalls(self._loop),
+                DirectoryThreads(lambda _: executor, lambda _: executor, lambda _: executor),
             ),
             lambda _path, _count: executor,
             lambda: None,

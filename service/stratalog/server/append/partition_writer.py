@@ -20,7 +20,9 @@ for fsyncs, before the turn: an fsync never takes a thread of appends.
 
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
 threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
-one. Each gives the thread back, so that busy partitions alternate; each has a number, as in `FlushWaiters`.
+one. Those with long validation take place on threads of their own, see `long_validation`: what a turn leaves
+for the next one goes back to the head of the queue, so the order stays.
+Each gives the thread back, so that busy partitions alternate; each has a number, as in `FlushWaiters`.
 Results return to the loop in one hop a group, which wakes the readers as well. The last hop of a turn is the
 last act of its thread: from then on the loop has the interpreter's lock for itself.
 """
@@ -34,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     FencingTokenMismatchError,
     StoppingError,
@@ -41,11 +44,13 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
+from stratalog.log.append.unpacking import LongWorkError
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.flush_waiters import FlushWaiters
+from stratalog.server.append.long_validation import LongValidations, TurnWork
 from stratalog.server.append.pending_append import (
     AppendSession,
     Outcome,
@@ -91,6 +96,8 @@ class WriterThreads(NamedTuple):
 
     append: Callable[[], AppendThreads]
     flush: Callable[[], Executor]
+    validate: Callable[[], AppendThreads] | None = None
+    """Those for turns with long validation; None: the ones for appends, without a budget."""
 
 
 class WriterChecks(NamedTuple):
@@ -105,6 +112,14 @@ class WriterChecks(NamedTuple):
     """Returns the partition's token, empty for none."""
 
 
+class WriterShared(NamedTuple):
+    """What the writers of all partitions share."""
+
+    groups: AppendGroups
+    """Counts the groups."""
+    validations: LongValidations
+
+
 class PartitionWriter:
     """Queues the appends of one partition and writes them in groups. Thread-safe: `_lock` guards the queue
     and the flag; the log is written by one turn at a time."""
@@ -117,15 +132,17 @@ class PartitionWriter:
         checks: WriterChecks,
         commit_waiters: CommitWaiters,
         on_advance: Callable[[], None],
-        groups: AppendGroups | None = None,
+        shared: WriterShared | None = None,
     ) -> None:
         """Answers by `calls`. `on_advance` follows each append and each flush that lets readers see more; any
-        thread calls it. `groups` counts the groups."""
+        thread calls it."""
+        shared = shared or WriterShared(AppendGroups(), LongValidations(SystemClock()))
         self.commit_waiters = commit_waiters
         self._calls = calls
         self._append_threads = threads.append
+        self._validate_threads = threads.validate
         self._flush_threads = threads.flush
-        self._groups = groups or AppendGroups()
+        self._groups = shared.groups
         self._flush_waiters = FlushWaiters(
             threads.flush, self._flush, self._commit, self._deliver, self._groups
         )
@@ -138,6 +155,9 @@ class PartitionWriter:
         self._has_turn = False
         self._turn: int = 0
         """The number of the next turn."""
+        self._work = TurnWork(shared.validations)
+        self._is_long = False
+        """Whether the next turn takes place on threads for long validation. The last one has set it."""
         self._epoch: int | None = None
         """The last leader epoch that was to be made durable before a turn. One turn at a time uses it."""
         self._shown = log.offsets.visible_ends()
@@ -157,7 +177,10 @@ class PartitionWriter:
         """Ask for this turn, which answers with the failure if there is one; if there is no thread for it, as
         at a shutdown, everything that waits fails."""
         try:
-            self._append_threads().submit(self._take_turn, turn, failure)
+            threads = self._append_threads
+            if self._is_long and self._validate_threads is not None:
+                threads = self._validate_threads
+            threads().submit(self._take_turn, turn, failure)
         except Exception as error:
             logger.debug("no thread for appends", exc_info=True)
             with self._lock:
@@ -232,11 +255,11 @@ class PartitionWriter:
         if settling:
             self._settle(settling)
         finished: Sequence[Outcome] = ()
+        rest: Sequence[PendingAppend] = ()
+        self._work.begin(has_budget=self._validate_threads is not None and not self._is_long)
         try:
-            for group in _groups(pending) if failure is None else ():
-                if finished:
-                    self._deliver(finished)
-                finished = self._write(group)
+            if failure is None:
+                finished, rest = self._write_groups(pending)
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
@@ -246,11 +269,34 @@ class PartitionWriter:
             for append in pending:
                 append.break_session(answer)
             finished = [(append, answer) for append in pending]
+        self._work.end()
         with self._lock:
+            self._is_long = self._work.is_over
+            self._queue[:0] = rest
             self._has_turn = has_more = bool(self._queue or self._settling)
         if has_more:
             self._begin_turn(self._turn)
         self._deliver(finished, leave=self._calls.call_last)
+
+    def _write_groups(
+        self, pending: list[PendingAppend]
+    ) -> tuple[Sequence[Outcome], Sequence[PendingAppend]]:
+        """Write what this turn may, in groups. Returns the outcomes of the last group, after those of the
+        others were delivered, and the appends that are left for the next turn."""
+        finished: Sequence[Outcome] = ()
+        written_count = 0
+        try:
+            for group in _groups(pending):
+                if finished:
+                    self._deliver(finished)
+                    finished = ()
+                finished = self._write(group)
+                written_count += len(group)
+                if self._work.is_over:
+                    break
+        except LongWorkError:
+            assert not self._is_long, "only a turn with a budget exceeds it; nothing of the group is written"
+        return finished, pending[written_count:]
 
     def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:
         outcome: int | Exception
@@ -299,7 +345,7 @@ class PartitionWriter:
 
     def _append(self, group: list[PendingAppend]) -> Iterator[Outcome]:
         """Append the group's members; an outcome for each, in order. The caller breaks the session of a
-        failed one before it asks for the next outcome."""
+        failed one before it asks for the next outcome. Raises LongWorkError before the first one."""
         refusals: dict[PendingAppend, Exception] = {}
         writable: list[PendingAppend] = []
         buffers: list[Buffer] = []
@@ -311,6 +357,7 @@ class PartitionWriter:
                 session = append.session
                 if session is not None and (session.is_broken or session in refused_sessions):
                     raise preceding_append_failed()
+                append.turn_work = self._work
                 buffers.append(self._writable(append, fencing_token))
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
@@ -339,7 +386,7 @@ class PartitionWriter:
             _require_token(append, fencing_token)
         if append.durability is not Durability.OS and self._ensure_heard is not None:
             self._ensure_heard()
-        batches = append.take_batches()
+        batches = append.encoded_batches()
         refuse_transaction(batches)
         return batches
 
@@ -347,7 +394,7 @@ class PartitionWriter:
         self, appends: list[PendingAppend], buffers: list[Buffer], leader_epoch: int
     ) -> Sequence[AppendInfo | Exception]:
         """Append the batches of these appends to the log, and raise their durability to the topic's; an
-        outcome for each."""
+        outcome for each. Raises LongWorkError, and nothing has changed then."""
         if not appends:
             return ()
         try:
@@ -356,9 +403,13 @@ class PartitionWriter:
                 leader_epoch,
                 [append.conditions.expected_offset for append in appends],
                 [append.session for append in appends],
-                unpackings=[append.memory for append in appends],
+                unpackings=appends,
                 flushes=False,
             )
+        except LongWorkError:
+            for append in appends:
+                append.put_back()
+            raise
         except Exception as error:  # noqa: BLE001 - it is the group's answer
             return [answer_error(error)] * len(appends)
         assert len(results) == len(appends)
@@ -367,6 +418,7 @@ class PartitionWriter:
         min_durability = self._log.offsets.min_durability
         for append in appends:
             append.durability = max(append.durability, min_durability)
+            append.forget_batches()
         return results
 
     def _flush(self, *, is_beyond_os: bool) -> int:

@@ -7,10 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stratalog.base.errors import DataDirectoryError, PrecedingAppendFailedError, forget_frames
+from stratalog.base.errors import (
+    DataDirectoryError,
+    PrecedingAppendFailedError,
+    StoppingError,
+    forget_frames,
+)
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
+from stratalog.server.append.long_validation import TurnWork
 from stratalog.server.log_identity import LogIdentity
 from stratalog.server.request_memory import MemoryLease
 
@@ -52,8 +58,9 @@ NO_CONDITIONS = AppendConditions()
 
 @dataclass(slots=True, eq=False)
 class PendingAppend:
-    """One request's worth of batches, waiting for its partition's writer. Guarded by being passed on: it is
-    the event loop's until it is submitted, then the writer's, and the loop's again with its answer.
+    """One request's worth of batches, waiting for its partition's writer, and the `Unpacking` of them.
+    Guarded by being passed on: it is the event loop's until it is submitted, then the writer's, and the
+    loop's again with its answer.
     """
 
     batches: Buffer | Callable[[], Buffer]
@@ -75,6 +82,9 @@ class PendingAppend:
     """None if it fails alone."""
 
     conditions: AppendConditions = NO_CONDITIONS
+
+    turn_work: TurnWork | None = None
+    """The work of the turn that writes it, which the writer sets; None: there is no bound."""
 
     @property
     def size_bytes(self) -> int:
@@ -114,12 +124,38 @@ class PendingAppend:
             # Retrieve the result, or asyncio warns about an exception that was never retrieved.
             self.future.exception()
 
-    def take_batches(self) -> Buffer:
-        """Return the encoded batches and forget them, so that an append that waits for its fsync does not
-        hold written bytes. May be called once. Raises LogStoreError.
-        """
-        batches, self.batches = self.batches, b""
-        return batches() if callable(batches) else batches
+    def encoded_batches(self) -> Buffer:
+        """The encoded batches, which stay until `forget_batches`. Raises LogStoreError."""
+        if callable(self.batches):
+            self.batches = self.batches()
+        return self.batches
+
+    def forget_batches(self) -> None:
+        """Forget the batches, so that an append that waits for its fsync does not hold written bytes."""
+        self.batches = b""
+
+    def put_back(self) -> None:
+        """Forget the work so far: the append is validated anew, in another turn."""
+        self.memory.unpacked_bytes = 0
+
+    def work(self, size_bytes: int) -> None:
+        """See `Unpacking.work`. Raises StoppingError, PrecedingAppendFailedError, LongWorkError."""
+        if self.future.cancelled():
+            raise StoppingError("the call has ended, and its append was not applied; send it again")
+        if self.is_behind_failure:
+            raise preceding_append_failed()
+        if self.turn_work is not None:
+            self.turn_work.add(self, self.identity.topic_partition, size_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Call `MemoryLease.hold`."""
+        self.memory.hold(size_bytes)
+
+    def count(self, size_bytes: int) -> None:
+        """Note that so many bytes were decompressed."""
+        self.memory.count(size_bytes)
+        if self.turn_work is not None:
+            self.turn_work.count(size_bytes)
 
 
 def preceding_append_failed() -> PrecedingAppendFailedError:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from prometheus_client.core import Metric
 
 from stratalog.base.histogram import HistogramCounts
+from stratalog.server.append.long_validation import LongValidations
 from stratalog.server.background.tail_commits import CommitStats
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.metrics.families import counter, gauge, histograms
@@ -21,6 +22,15 @@ def of_groups(groups: AppendGroups) -> Iterator[Metric]:
         ("flush_calls", "Appends that waited for an fsync together.", groups.flushed),
     ):
         yield histograms("append_" + name, text, (), [((), one.counts())])
+
+
+def of_long_turns(validations: LongValidations) -> Metric:
+    """The turns whose appends took long to validate, of all partitions."""
+    return counter(
+        "append_long_turns",
+        "Turns of a partition whose appends took long to decompress, or to compress anew.",
+        validations.turn_count,
+    )
 
 
 def of_flushes(durations: Mapping[str, HistogramCounts]) -> Metric:

@@ -19,6 +19,7 @@ from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import Quotas
 from stratalog.server.access.reloaded_files import ReloadedFiles
 from stratalog.server.access.server_tls import ServerTls
+from stratalog.server.append.long_validation import LongValidations
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
@@ -31,7 +32,7 @@ from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
 from stratalog.server.metrics.access_metrics import of_access, of_certificate, of_reloads
-from stratalog.server.metrics.append_metrics import of_commits, of_flushes, of_groups
+from stratalog.server.metrics.append_metrics import of_commits, of_flushes, of_groups, of_long_turns
 from stratalog.server.metrics.cache_metrics import of_caches, of_metadata_cache, of_remote_reads
 from stratalog.server.metrics.call_metrics import of_call_kinds, of_errors, of_methods
 from stratalog.server.metrics.families import counter, gauge, gauges
@@ -81,6 +82,7 @@ class ServerMetrics(Collector):
         self.methods: CallMeter | None = None
         self.errors: ErrorCounts | None = None
         self.groups: AppendGroups | None = None
+        self.validations: LongValidations | None = None
         self.memories: RequestMemories | None = None
         self.pools: WorkerPools | None = None
         self.space: FreeSpace | None = None
@@ -131,6 +133,8 @@ class ServerMetrics(Collector):
             yield from of_memories(self.memories)
         if self.groups is not None:
             yield from of_groups(self.groups)
+        if self.validations is not None:
+            yield of_long_turns(self.validations)
 
     def _of_local_logs(self) -> Iterator[Metric]:
         if self.logs is not None:

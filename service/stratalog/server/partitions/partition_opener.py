@@ -42,10 +42,10 @@ from stratalog.server.append.partition_writer import (
     LoopCalls,
     PartitionWriter,
     WriterChecks,
+    WriterShared,
     WriterThreads,
 )
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -61,6 +61,15 @@ Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 """Makes a hosted partition of a log."""
 
 
+class DirectoryThreads(NamedTuple):
+    """The threads of a log directory, by its path."""
+
+    append: Callable[[str], AppendThreads]
+    flush: Callable[[str], Executor]
+    validate: Callable[[str], AppendThreads]
+    """For appends whose validation takes long."""
+
+
 class PartitionHost:
     """Makes hosted partitions, with writers that answer on `loop`, by `calls` of it. Thread-safe."""
 
@@ -69,17 +78,14 @@ class PartitionHost:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         calls: LoopCalls,
-        append_threads: Callable[[str], AppendThreads],
-        flush_threads: Callable[[str], Executor],
-        groups: AppendGroups | None = None,
+        threads: DirectoryThreads,
+        shared: WriterShared | None = None,
     ) -> None:
-        """The threads are those of a log directory, by its path. `groups` counts the groups of appends."""
         self._clock = clock
         self._loop = loop
         self._calls = calls
-        self._append_threads = append_threads
-        self._flush_threads = flush_threads
-        self._groups = groups
+        self._threads = threads
+        self._shared = shared
 
     def host(
         self,
@@ -112,13 +118,15 @@ class PartitionHost:
         writer = PartitionWriter(
             calls=self._calls,
             threads=WriterThreads(
-                lambda: self._append_threads(local.log_dir), lambda: self._flush_threads(local.log_dir)
+                lambda: self._threads.append(local.log_dir),
+                lambda: self._threads.flush(local.log_dir),
+                lambda: self._threads.validate(local.log_dir),
             ),
             log=log,
             checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),
             commit_waiters=CommitWaiters(self._clock, self._loop, is_lost),
             on_advance=signal.notify,
-            groups=self._groups,
+            shared=self._shared,
         )
         make = FollowedPartition if shard.is_followed else HostedPartition
         return make(log, shard, reader, writer, signal, ensure_room)

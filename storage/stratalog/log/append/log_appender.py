@@ -1,6 +1,7 @@
 """Appends batches to a log, from producers, from transaction coordinators, or from another log.
 
-Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendGroup` at a time. A
+Requests are validated without a lock, because that may take long, and written under `UnifiedLog.lock`, one
+`AppendGroup` at a time; if the configuration changes meanwhile, they are validated once more. A
 flush that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside
 it. The requests that caused the flush wait for it, and fail with it. A caller that has threads for flushes
 does it there.
@@ -79,20 +80,21 @@ class LogAppender:
         `chains`: for each request the chain that it belongs to, or None for none. Behind a failed request the
         later ones of its chain fail with PrecedingAppendFailedError and are not stored; only where one sync
         or one write fails for several of them, each gets DataDirectoryError.
-        `unpackings`: for each request the memory of its decompressed batches; None: there is always enough.
+        `unpackings`: for each request the memory of its decompressed batches and the work with them; None:
+        there is always enough. If one of them raises LongWorkError, so does this, and nothing is stored.
         `flushes`: False if the caller looks at `LogFlusher.has_many` then, and lets the requests wait for a
         flush where it is true.
         """
         count = len(requests)
         sent = (requests, expected_offsets or [None] * count, unpackings or [UNLIMITED] * count)
-        config = self._local.config
-        validated = [self._validated(*one, config) for one in zip(*sent, strict=True)]
-        with self._lock:
-            if self._local.config is not config:
+        outcomes: list[AppendInfo | LogStoreError] | None = None
+        while outcomes is None:
+            config = self._local.config
+            validated = [self._validated(*one, config) for one in zip(*sent, strict=True)]
+            with self._lock:
                 # A request must be valid by the configuration that it is written with.
-                config = self._local.config
-                validated = [self._validated(*one, config) for one in zip(*sent, strict=True)]
-            outcomes = self._write(validated, leader_epoch, chains)
+                if self._local.config is config:
+                    outcomes = self._write(validated, leader_epoch, chains)
         return self._flushed(outcomes) if flushes else outcomes
 
     def has_epoch(self, leader_epoch: int) -> bool:

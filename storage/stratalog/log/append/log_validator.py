@@ -47,6 +47,11 @@ from stratalog.record.header import (
 from stratalog.record.native.batch_kernels import accept_append, scan_batches
 from stratalog.record.records_summary import RecordsSummary
 
+_REQUEST_TOO_LARGE = (
+    "the batches of the request decompress to more than a hundred times its size, or to more than 1 GiB; send"
+    " fewer batches in a request"
+)
+
 # Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
 _OLD_MESSAGE = struct.Struct(">qiIB")
 # Checksum, magic, attributes, and the sizes of key and value.
@@ -59,8 +64,9 @@ def validate_append(
     """Check a producer's request, and bring its batches into the codec of the topic.
 
     `now_ms`: the time to which the timestamps of records are compared. `unpacking`: the memory of
-    decompressed batches. Duplicates are not detected here. Raises InvalidRecordError, RecordTooLargeError,
-    InvalidTimestampError, UnsupportedOperationError, InvalidRequestError, OverloadedError.
+    decompressed batches, and the work with them. Duplicates are not detected here. Raises InvalidRecordError,
+    RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError, InvalidRequestError,
+    OverloadedError; what `unpacking` raises.
     """
     bounds = TimestampBounds.at(now_ms, config)
     accepted = _accepted(buffer, config, bounds)
@@ -127,6 +133,8 @@ def _rebuilt(
             bounds.require_inside(payload, header, summary, index)
         section = view[position + HEADER_SIZE : position + header.size_in_bytes]
         if _needs_other_form(section, header.codec, config):
+            codec = config.compression_type.codec_for(header.codec)
+            room.work_to_compress(codec, len(payload), config.compression_level(codec))
             rebuilt[position] = _recompressed(payload, header, config, index)
         elif header is not sent:
             rebuilt[position] = with_crc(header, section).pack() + section
@@ -135,6 +143,7 @@ def _rebuilt(
         # After each batch: a few kilobytes may become any number of mebibytes.
         stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
         _require_segment(stored_bytes, config)
+        room.work()
     return rebuilt
 
 
@@ -199,10 +208,13 @@ def proven_records(
             payload = room.unpack(header.codec, section, max_bytes)
         return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
-        # Too many bytes are no sign of damage.
-        error = RecordTooLargeError if "max_bytes" in failure.fields else CorruptRecordError
         place = {"batch_index": batch_index, "position": position}
-        raise error(failure.message, **place, **failure.fields) from failure
+        if "max_bytes" not in failure.fields:
+            raise CorruptRecordError(failure.message, **place, **failure.fields) from failure
+        # Too many bytes are no sign of damage.
+        is_of_request = room.is_short_for(header.size_in_bytes)
+        message = _REQUEST_TOO_LARGE if is_of_request else failure.message
+        raise RecordTooLargeError(message, **place, **failure.fields) from failure
 
 
 def _redated(header: BatchHeader, summary: RecordsSummary) -> BatchHeader:

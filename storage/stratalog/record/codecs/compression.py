@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import zstandard
@@ -40,6 +40,9 @@ are."""
 MAX_SENT_FACTOR = 100
 """A larger batch or request may decompress to so many times its size. Logs and text in JSON have factors of 5
 to 30."""
+
+MAX_REQUEST_BYTES = 1024 * 1024 * 1024
+"""The most that all batches of a client's request together may decompress to: about four seconds of gzip."""
 
 GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 ZSTD_MAX_WINDOW_BYTES = 1 << 27
@@ -97,6 +100,27 @@ class Codec(enum.IntEnum):
 
 _LEVELS = {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-(1 << 17), 23)}
 """The levels that Kafka's configuration accepts; a codec without levels is missing."""
+
+
+_WORK_FACTORS: Mapping[Codec, Sequence[tuple[int, int]]] = {
+    Codec.GZIP: ((4, 4), (6, 10), (9, 24)),
+    Codec.LZ4: ((1, 1), (9, 6), (17, 16)),
+    Codec.ZSTD: ((3, 2), (9, 8), (12, 16), (15, 64), (22, 128)),
+}
+"""For levels up to the first number of each pair, the time that compression takes, as a multiple of that for
+decompression of gzip: measured with source code, rounded."""
+_USUAL_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 1, Codec.ZSTD: ZSTD_LEVEL}
+
+
+def compression_work_bytes(codec: Codec, size_bytes: int, level: int | None = None) -> int:
+    """So many bytes take about as long to decompress as `size_bytes` take to compress. Some codecs decompress
+    faster than gzip; they count as that."""
+    if codec is Codec.NONE:
+        return 0
+    if codec not in _WORK_FACTORS:
+        return size_bytes
+    used_level = _USUAL_LEVELS[codec] if level is None else level
+    return size_bytes * next(factor for last, factor in _WORK_FACTORS[codec] if used_level <= last)
 
 
 def require_level(codec: Codec, level: int | None) -> None:

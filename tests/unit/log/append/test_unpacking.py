@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import threading
 import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import zstandard
 
-from stratalog.base.errors import OverloadedError, RecordTooLargeError
+from stratalog.base.errors import OverloadedError, RecordTooLargeError, StoppingError
+from stratalog.log.append import unpacking
 from stratalog.log.append.log_validator import validate_append
-from stratalog.log.append.unpacking import LEAST_STEP_BYTES, STEP_FACTOR, UnpackingRoom
+from stratalog.log.append.unpacking import (
+    LEAST_STEP_BYTES,
+    STEP_FACTOR,
+    UNLIMITED,
+    LongWorkError,
+    UnpackingRoom,
+)
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import (
     LEAST_SENT_BYTES,
+    MAX_REQUEST_BYTES,
     MAX_SENT_BYTES,
     MAX_SENT_FACTOR,
     Codec,
+    compression_work_bytes,
     expected_bytes,
 )
 from stratalog.record.header import HEADER_SIZE
@@ -33,12 +45,19 @@ MIB = 1 << 20
 
 
 class Account:
-    """Memory of a size, and what was held of it and counted."""
+    """Memory of a size, and what was held of it, counted and asked for."""
 
     def __init__(self, size_bytes: int = MAX_SENT_BYTES) -> None:
         self.size_bytes = size_bytes
         self.held: list[int] = []
         self.counted: list[int] = []
+        self.asked: list[int] = []
+        self.at_asking: dict[int, Callable[[], object]] = {}
+        """What takes place when it is asked that many times; it may raise."""
+
+    def work(self, size_bytes: int) -> None:
+        self.asked.append(size_bytes)
+        self.at_asking.get(len(self.asked), lambda: None)()
 
     def hold(self, size_bytes: int) -> None:
         if size_bytes > self.size_bytes:
@@ -165,3 +184,111 @@ def test_a_frame_that_says_it_is_empty_before_one_that_is_not_ends_the_steps() -
     assert account.counted == [MIB]
     room.close()
     assert account.held[-1] == 0
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_work_is_asked_for_before_each_try_and_behind_each_batch() -> None:
+    plain = zeros(8 * MIB, Codec.NONE)
+    account = Account()
+    validate_append(without_size(plain) + zeros(10), CONFIG, NOW_MS, account)
+    *steps, released = account.held
+    first, second = steps[:-1], steps[-1]
+    assert released == 0
+    assert account.asked == [*first, 0, second, 0]
+
+
+def test_a_plain_request_asks_for_nothing() -> None:
+    account = Account()
+    validate_append(zeros(10, Codec.NONE) * 3, CONFIG, NOW_MS, account)
+    assert account.asked == account.held == []
+
+
+@pytest.mark.parametrize(("level", "factor"), [(1, 2), (22, 128)])
+def test_work_is_asked_for_before_a_batch_gets_the_codec_of_the_topic(level: int, factor: int) -> None:
+    config = LogConfig.from_overrides({"compression.type": "zstd", "compression.zstd.level": str(level)})
+    plain = zeros(100_000, Codec.NONE)
+    account = Account()
+    validate_append(plain, config, NOW_MS, account)
+    assert account.asked == [factor * (len(plain) - HEADER_SIZE), 0]
+    account.at_asking = {3: raising(StoppingError("the test ends it"))}
+    with pytest.raises(StoppingError):
+        validate_append(plain, config, NOW_MS, account)
+
+
+def test_work_that_is_too_long_here_is_no_outcome_and_leaves_nothing_behind() -> None:
+    log = LogMachine(config=CONFIG).start()
+    accounts = [Account(), Account()]
+    accounts[1].at_asking = {4: raising(LongWorkError())}
+    requests = [zeros(10), zeros(10) * 3]
+    with pytest.raises(LongWorkError):
+        log.appender.append_group(requests, 1, unpackings=accounts)
+    assert log.offsets.log_end_offset == 0
+    assert [account.held[-1] for account in accounts] == [0, 0]
+    log.appender.append_group(requests, 1)
+    assert log.offsets.log_end_offset == 4
+    log.check()
+
+
+def test_a_request_may_end_between_its_batches_and_the_others_are_stored() -> None:
+    log = LogMachine(config=CONFIG).start()
+    accounts = [Account(), Account(), Account()]
+    accounts[1].at_asking = {3: raising(StoppingError("the caller has left"))}
+    outcomes = log.appender.append_group([zeros(10) * 3] * 3, 1, unpackings=accounts)
+    assert [type(outcome) for outcome in outcomes] == [AppendInfo, StoppingError, AppendInfo]
+    assert len(accounts[1].counted) == 1, "the second batch was not decompressed"
+    assert log.offsets.log_end_offset == 6
+
+
+def test_a_configuration_that_changes_meanwhile_has_the_request_validated_anew_without_the_lock() -> None:
+    log = LogMachine(config=CONFIG).start()
+    account = Account()
+    found_free: list[bool] = []
+
+    def try_lock() -> None:
+        found_free.append(log.lock.acquire(blocking=False))
+        if found_free[-1]:
+            log.lock.release()
+
+    def look_at_lock() -> None:
+        looking = threading.Thread(target=try_lock)
+        looking.start()
+        looking.join()
+
+    smaller = dataclasses.replace(CONFIG, max_message_bytes=50)
+    # The first batch has two questions.
+    account.at_asking = {2: lambda: log.reconfigure(smaller), 3: look_at_lock}
+    (outcome,) = log.appender.append_group([zeros(100)], 1, unpackings=[account])
+    assert isinstance(outcome, RecordTooLargeError)
+    larger = dataclasses.replace(CONFIG, max_message_bytes=LEAST_SENT_BYTES)
+    log.reconfigure(CONFIG)
+    account.asked.clear()
+    account.at_asking = {2: lambda: log.reconfigure(larger), 3: look_at_lock}
+    (outcome,) = log.appender.append_group([zeros(100)], 1, unpackings=[account])
+    assert isinstance(outcome, AppendInfo)
+    assert len(account.asked) == 4, "twice"
+    assert found_free == [True]
+
+
+def test_the_batches_of_a_request_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert UnpackingRoom(MAX_REQUEST_BYTES, CONFIG, UNLIMITED).room_bytes == MAX_REQUEST_BYTES
+    monkeypatch.setattr(unpacking, "MAX_REQUEST_BYTES", 5 * MIB)
+    with pytest.raises(RecordTooLargeError) as refused:
+        validate_append(zeros(2 * MIB) * 3, CONFIG, NOW_MS)
+    assert refused.value.fields["batch_index"] == 2
+    assert "the batches of the request" in refused.value.message
+    assert validate_append(zeros(2 * MIB) * 2, CONFIG, NOW_MS).offset_count == 2
+
+
+def test_every_level_has_its_work() -> None:
+    levels = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-(1 << 17), 22)}
+    for codec, (lowest, highest) in levels.items():
+        least, most = (compression_work_bytes(codec, 100, level) for level in (lowest, highest))
+        assert 100 <= least <= compression_work_bytes(codec, 100) < most
+    assert compression_work_bytes(Codec.SNAPPY, 100) == 100
+    assert compression_work_bytes(Codec.NONE, 100) == 0
