@@ -51,6 +51,10 @@ class Threads(NamedTuple):
     reads: ThreadPoolExecutor
     """Beside the others, as in a server: opening a log waits for its disk."""
 
+    def of(self, _log_dir: str) -> ThreadPoolExecutor:
+        """Those of a log directory for appends and fsyncs."""
+        return self.executor
+
     def opening(self, name: str, _count: int) -> ThreadPoolExecutor:
         """Those for this name, which is the path of a log directory if its logs are opened."""
         return self.executor if name in LOG_DIRS else self.reads
@@ -75,7 +79,7 @@ class Process:
             clock,
             threads.loop,
             PlainCalls(threads.loop),
-            DirectoryThreads(*[lambda _: threads.executor] * 3),
+            DirectoryThreads(threads.of, threads.of, threads.of),
         )
         self.engine: StorageEngine = StorageEngineBuilder(seams, settings, "here:1").open(
             host, threads.opening, lambda: None

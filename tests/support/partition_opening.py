@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 from stratalog.base.clock import Clock
 from stratalog.base.scheduler import RunBeside, run_here
@@ -80,9 +81,9 @@ class Opening:
             loop,
             PlainCalls(loop),
             DirectoryThreads(
-                lambda path: self._ask("append", path),
-                lambda path: self._ask("flush", path),
-                lambda path: self._ask("validate", path),
+                partial(self._ask, "append"),
+                partial(self._ask, "flush"),
+                partial(self._ask, "validate"),
             ),
         )
         self._harness = MetadataHarness()

@@ -62,6 +62,10 @@ class EngineProcess:
         """Start. Raises as `StorageEngineBuilder.open`, and the death of the process."""
         scheduler, long_scheduler = self._schedulers
         executor = InlineExecutor()
+
+        def executor_of(_log_dir: str) -> InlineExecutor:
+            return executor
+
         seams = EngineSeams(
             filesystem=self.disk,
             store=self.store,
@@ -76,7 +80,7 @@ class EngineProcess:
                 self._clock,
                 self._loop,
                 PlainCalls(self._loop),
-                DirectoryThreads(lambda _: executor, lambda _: executor, lambda _: executor),
+                DirectoryThreads(executor_of, executor_of, executor_of),
             ),
             lambda _path, _count: executor,
             lambda: None,

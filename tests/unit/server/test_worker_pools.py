@@ -104,6 +104,8 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
         for _ in range(100):
             pools.append("/a").submit(may_end.wait)
             pools.flush("/a").submit(may_end.wait)
+        for _ in range(100):
+            pools.validate("/a").submit(may_end.wait)
         pools.append("/b").submit(appended.set)
         pools.flush("/b").submit(flushed.set)
         assert appended.wait(10)
@@ -113,11 +115,14 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
         clock.advance(1_000)
         assert pools.flush_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one waits"
         assert pools.append("/b") is pools.append("/b")
+        assert pools.uses()["validate"].thread_count == 2, (
+            "those of the other directory begin at their first use"
+        )
     finally:
         may_end.set()
         pools.close()
     assert pools.flush_waits_s() == {"/a": 0, "/b": 0}
-    for late in (pools.append("/a"), pools.append("/new")):
+    for late in (pools.append("/a"), pools.append("/new"), pools.validate("/a"), pools.validate("/new")):
         with pytest.raises(RuntimeError):
             late.submit(may_end.wait)
     with pytest.raises(RuntimeError):

@@ -22,6 +22,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.unpacking import LongWorkError
+from stratalog.server.append.pending_append import PendingAppend
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class LongValidations:
 
 
 class TurnWork:
-    """The work of validation in the turns of one partition. Used by one turn at a time."""
+    """The work of validation in the turns of one partition. Belongs to the thread of the turn."""
 
     __slots__ = ("_asked_bytes", "_began_s", "_has_budget", "_of", "_spent_bytes", "_validations", "is_over")
 
@@ -90,7 +91,7 @@ class TurnWork:
         self.is_over = False
         """Whether the turn has exceeded the budget."""
         self._spent_bytes = self._asked_bytes = 0
-        self._of: object = None
+        self._of: PendingAppend | None = None
         """The append that is being validated, on threads for long validation."""
         self._began_s = 0.0
 
@@ -105,7 +106,7 @@ class TurnWork:
         if self.is_over and not self._has_budget:
             self._validations.add_turn()
 
-    def add(self, append: object, partition: TopicPartition, size_bytes: int) -> None:
+    def add(self, append: PendingAppend, size_bytes: int) -> None:
         """Add work for an append. Raises StoppingError; LongWorkError if it exceeds the budget."""
         self._validations.check()
         self._asked_bytes = size_bytes
@@ -118,7 +119,7 @@ class TurnWork:
             return
         now_s = self._validations.clock.monotonic_s()
         if append is self._of:
-            self._validations.note(partition, now_s - self._began_s)
+            self._validations.note(append.identity.topic_partition, now_s - self._began_s)
         else:
             self._of, self._began_s = append, now_s
 
@@ -126,3 +127,27 @@ class TurnWork:
         """Count the work that was added last as so much, as it turned out."""
         self._spent_bytes += size_bytes - self._asked_bytes
         self._asked_bytes = size_bytes
+
+
+class AppendUnpacking:
+    """The `Unpacking` of one append in one turn. Immutable; belongs to the thread of the turn."""
+
+    __slots__ = ("_append", "_turn")
+
+    def __init__(self, append: PendingAppend, turn: TurnWork) -> None:
+        self._append = append
+        self._turn = turn
+
+    def work(self, size_bytes: int) -> None:
+        """Add work. Raises StoppingError, PrecedingAppendFailedError, LongWorkError."""
+        self._append.require_wanted()
+        self._turn.add(self._append, size_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Call `MemoryLease.hold`."""
+        self._append.memory.hold(size_bytes)
+
+    def count(self, size_bytes: int) -> None:
+        """Note that so many bytes were decompressed."""
+        self._append.memory.count(size_bytes)
+        self._turn.count(size_bytes)

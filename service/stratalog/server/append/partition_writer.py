@@ -50,7 +50,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.flush_waiters import FlushWaiters
-from stratalog.server.append.long_validation import LongValidations, TurnWork
+from stratalog.server.append.long_validation import AppendUnpacking, LongValidations, TurnWork
 from stratalog.server.append.pending_append import (
     AppendSession,
     Outcome,
@@ -113,7 +113,7 @@ class WriterChecks(NamedTuple):
 
 
 class WriterShared(NamedTuple):
-    """What the writers of all partitions share."""
+    """Components that the writers of all partitions share."""
 
     groups: AppendGroups
     """Counts the groups."""
@@ -357,7 +357,6 @@ class PartitionWriter:
                 session = append.session
                 if session is not None and (session.is_broken or session in refused_sessions):
                     raise preceding_append_failed()
-                append.turn_work = self._work
                 buffers.append(self._writable(append, fencing_token))
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
@@ -403,7 +402,7 @@ class PartitionWriter:
                 leader_epoch,
                 [append.conditions.expected_offset for append in appends],
                 [append.session for append in appends],
-                unpackings=appends,
+                unpackings=[AppendUnpacking(append, self._work) for append in appends],
                 flushes=False,
             )
         except LongWorkError:

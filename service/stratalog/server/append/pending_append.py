@@ -16,7 +16,6 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
-from stratalog.server.append.long_validation import TurnWork
 from stratalog.server.log_identity import LogIdentity
 from stratalog.server.request_memory import MemoryLease
 
@@ -58,9 +57,8 @@ NO_CONDITIONS = AppendConditions()
 
 @dataclass(slots=True, eq=False)
 class PendingAppend:
-    """One request's worth of batches, waiting for its partition's writer, and the `Unpacking` of them.
-    Guarded by being passed on: it is the event loop's until it is submitted, then the writer's, and the
-    loop's again with its answer.
+    """One request's worth of batches, waiting for its partition's writer. Guarded by being passed on: it is
+    the event loop's until it is submitted, then the writer's, and the loop's again with its answer.
     """
 
     batches: Buffer | Callable[[], Buffer]
@@ -82,9 +80,6 @@ class PendingAppend:
     """None if it fails alone."""
 
     conditions: AppendConditions = NO_CONDITIONS
-
-    turn_work: TurnWork | None = None
-    """The work of the turn that writes it, which the writer sets; None: there is no bound."""
 
     @property
     def size_bytes(self) -> int:
@@ -138,24 +133,13 @@ class PendingAppend:
         """Forget the work so far: the append is validated anew, in another turn."""
         self.memory.unpacked_bytes = 0
 
-    def work(self, size_bytes: int) -> None:
-        """See `Unpacking.work`. Raises StoppingError, PrecedingAppendFailedError, LongWorkError."""
+    def require_wanted(self) -> None:
+        """Raise StoppingError if the caller has left, and PrecedingAppendFailedError behind a failure of its
+        session."""
         if self.future.cancelled():
             raise StoppingError("the call has ended, and its append was not applied; send it again")
         if self.is_behind_failure:
             raise preceding_append_failed()
-        if self.turn_work is not None:
-            self.turn_work.add(self, self.identity.topic_partition, size_bytes)
-
-    def hold(self, size_bytes: int) -> None:
-        """Call `MemoryLease.hold`."""
-        self.memory.hold(size_bytes)
-
-    def count(self, size_bytes: int) -> None:
-        """Note that so many bytes were decompressed."""
-        self.memory.count(size_bytes)
-        if self.turn_work is not None:
-            self.turn_work.count(size_bytes)
 
 
 def preceding_append_failed() -> PrecedingAppendFailedError:

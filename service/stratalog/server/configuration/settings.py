@@ -189,7 +189,7 @@ class ServerSettings:
 
     append_thread_count: int = 4
     """Threads that write the local logs of a log directory; one partition uses one at a time. They do not
-    wait for fsyncs."""
+    wait for fsyncs. As many others begin where appends take long to decompress."""
 
     read_thread_count: int = 4
     """Threads that read the local logs of a log directory."""

@@ -53,7 +53,7 @@ class Account:
         self.counted: list[int] = []
         self.asked: list[int] = []
         self.at_asking: dict[int, Callable[[], object]] = {}
-        """What takes place when it is asked that many times; it may raise."""
+        """Calls when it is asked that many times; each may raise."""
 
     def work(self, size_bytes: int) -> None:
         self.asked.append(size_bytes)
