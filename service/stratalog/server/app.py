@@ -482,7 +482,7 @@ class Server:
     def _early_handlers(self, limits: CallLimits, late: LateServices) -> Sequence[grpc.GenericRpcHandler]:
         """The services that answer before the engine is open, and those that refuse until then."""
         meter = self._metrics.methods = CallMeter(self._clock)
-        gate = self._access_gate = self._open_gate(limits.statuses)
+        gate = self._access_gate = self._open_gate(limits)
         # Without authentication: load balancers and probes have no token, and it says whether the server
         # serves.
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
@@ -567,14 +567,20 @@ class Server:
         service = limits.limiting(REFLECTION.full_name, handlers)
         return service if gate is None else gate.known_callers(service)
 
-    def _open_gate(self, statuses: ErrorStatuses) -> AccessGate | None:
+    def _open_gate(self, limits: CallLimits) -> AccessGate | None:
         """The gate before all calls; None without an access file."""
         self._metrics.reloaded_files, self._metrics.tls = self.reloaded_files, self._tls
         if self._access is None:
             return None
         quotas = Quotas(self._clock)
         self._metrics.access, self._metrics.quotas = self._access, quotas
-        return AccessGate(self._access, quotas, statuses, has_certificates=bool(self.settings.tls_client_ca))
+        return AccessGate(
+            self._access,
+            quotas,
+            limits.statuses,
+            tuple(limits.counts.values()),
+            has_certificates=bool(self.settings.tls_client_ca),
+        )
 
     def _gates(self, engine: StorageEngine, statuses: ErrorStatuses) -> Callable[[Handlers], Handlers]:
         """Puts handlers behind the gates that this server needs."""

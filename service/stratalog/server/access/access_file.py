@@ -7,7 +7,7 @@
         { topics = ["shop.*", "prices"], operations = ["read", "write"] },
         { cluster = true, operations = ["describe"] },
     ]
-    quota = { bytes_in_per_s = 10_000_000, requests_per_s = 1_000, open_streams = 50 }
+    quota = { bytes_in_per_s = 10_000_000, requests_per_s = 1_000, open_calls = 200 }
 
 It has digests of tokens and no secret. Everything that it says has an effect, and what has none is refused: a
 misspelt permission would be missing, and a misspelt quota would not limit.

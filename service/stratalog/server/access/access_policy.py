@@ -37,6 +37,8 @@ class Quota(NamedTuple):
     """Calls, and requests in streams."""
     open_streams: int | None = None
     """Streams that are open at once, over all its connections."""
+    open_calls: int | None = None
+    """Calls that are open at once, streams and single calls together, over all its connections."""
 
     @property
     def is_set(self) -> bool:

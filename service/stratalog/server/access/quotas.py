@@ -5,17 +5,21 @@ charged in full when it comes, and waits until what was charged before it is pai
 than a second's amount passes, and those behind it wait for it. A call that would wait for longer than
 `MAX_WAIT_S` is refused, without being charged, and learns when to come again. The accounts stay over a
 reload, also with other limits.
+
+Other limits bound what is open at once. A call counts from before its wait to its end. A principal without
+a quota has such limits, too: a part of the calls of each kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError
 from stratalog.server.access.access_policy import Principal, Quota
+from stratalog.server.call_counts import CallCounts, OpenCall
 
 RATES = tuple(name for name in Quota._fields if name.endswith("_per_s"))
 """The limits that count in time, in the order of the fields of a `Use`."""
@@ -24,8 +28,8 @@ MAX_WAIT_S = 5.0
 """The longest wait of a call, or of a message in a stream, for its quota."""
 
 MAX_WAITING_COUNT = 100
-"""Calls of a principal that may wait at once, before they begin. Each takes one of the calls that may be
-open, and other principals would have none."""
+"""Calls of a principal that may wait at once, before they begin. Each takes one of the calls that it may have
+open."""
 
 MAX_RETRY_DELAY_S = 600.0
 
@@ -126,6 +130,32 @@ class Quotas:
             quota="open_streams",
             limit=limit,
         )
+
+    def admit(self, principal: Principal, call: OpenCall, kinds: Iterable[CallCounts]) -> None:
+        """Count the call as one of the principal, whose calls are among those of these kinds. Raises
+        OverloadedError for one too many, and counts nothing then."""
+        limit = principal.quota.open_calls
+        if limit is not None and sum(one.principals.of(principal.name) for one in kinds) >= limit:
+            self._counts_of(principal).refused_count += 1
+            raise OverloadedError(
+                "the principal has as many calls open as its quota allows; close some, send it again after a"
+                " pause, or raise the quota in the server's access file",
+                principal=principal.name,
+                quota="open_calls",
+                limit=limit,
+            )
+        if not call.enter_principal(principal.name):
+            self._counts_of(principal).refused_count += 1
+            call.counts.refused_count += 1
+            kind = call.counts.kind.value
+            raise OverloadedError(
+                "the principal has as many calls of this kind open as one may have; close some, send it again"
+                f" after a pause, or raise --max-{kind}-calls of the server, of which it may have three"
+                " quarters",
+                principal=principal.name,
+                kind=kind,
+                limit=call.counts.principals.limit,
+            )
 
     def settle(self, principal: Principal, *, bytes_in: int = 0, bytes_out: int = 0) -> None:
         """Charge what a call has turned out to use: its answer, or more of its request. It has had its

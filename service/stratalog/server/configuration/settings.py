@@ -133,7 +133,8 @@ class ServerSettings:
 
     max_append_call_count: int = 1_000
     """Appends and streams of appends that may be open at once; one more is refused as retriable. Each
-    partition of a producer is one stream. Raise it for more producers; see `max_call_count` for its price."""
+    partition of a producer is one stream. Single appends at `object`, which wait for the store, have as many
+    beside these. Raise it for more producers; see `max_call_count` for its price."""
 
     max_read_call_count: int = 1_000
     """Fetches and reads that may be open at once, as single calls or as streams; one more is refused as
@@ -332,7 +333,9 @@ class ServerSettings:
     def max_call_count(self) -> int:
         """Calls of all kinds that may be open at once, which bounds the messages that the transport receives,
         one for each call. Health checks have room beyond the caps of the others."""
-        counted = self.max_append_call_count + self.max_read_call_count + self.max_admin_call_count
+        # Twice: single appends that wait for their commit count apart from the others.
+        appends = 2 * self.max_append_call_count
+        counted = appends + self.max_read_call_count + self.max_admin_call_count
         return counted + self.max_watch_call_count + UNCOUNTED_CALL_COUNT
 
     @property

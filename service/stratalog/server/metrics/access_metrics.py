@@ -47,7 +47,8 @@ def of_certificate(tls: ServerTls) -> Iterator[Metric]:
 
 
 def of_access(access: AccessControl, quotas: Quotas) -> Iterator[Metric]:
-    """Yield the calls that were refused, and those that met a quota, by principals that have one."""
+    """Yield the calls that were refused, and those that met a quota, by principals that have one, or that
+    were refused without one for having too many calls open."""
     refusals = access.refusals
     yield counters(
         "access_refused_calls",
@@ -62,7 +63,7 @@ def of_access(access: AccessControl, quotas: Quotas) -> Iterator[Metric]:
     counts = {
         principal.name: found.get(principal.name, QuotaCounts())
         for principal in access.policy.principals
-        if principal.quota.is_set
+        if principal.quota.is_set or principal.name in found
     }
     yield counters(
         "quota_throttled_calls",

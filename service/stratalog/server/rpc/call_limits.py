@@ -8,7 +8,11 @@ checks the health of its connections opens one on each.
 
 One connection may have a part of them at most, so that a client that opens calls without end keeps no other
 one out. The transport has a cap on streams of its own, which is higher: beyond it the client's transport lets
-calls wait without a word. It bounds the calls whose message does not come.
+calls wait without a word. It bounds the calls whose message does not come. One principal may have a part of
+each kind; the gate of access asks for that, because it knows the principal.
+
+A single append at `object` is an append until its request is checked, and then one that waits for its commit:
+see `call_counts`.
 
 A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
 calls that come together may pass the first look, and the second one refuses them.
@@ -24,7 +28,15 @@ import grpc
 
 from stratalog.base.errors import OverloadedError
 from stratalog.server.answer_turns import AnswerTurns
-from stratalog.server.call_counts import CallCounts, CallKind
+from stratalog.server.call_counts import (
+    CallCounts,
+    CallerCounts,
+    CallKind,
+    CommitCalls,
+    OpenCall,
+    set_call,
+    share_of,
+)
 from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT, ServerSettings
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -53,16 +65,21 @@ class CallLimits:
     def __init__(self, settings: ServerSettings, statuses: ErrorStatuses, turns: AnswerTurns) -> None:
         self.statuses = statuses
         self.turns = turns
-        self.counts = {
-            CallKind.APPEND: CallCounts(settings.max_append_call_count),
-            CallKind.READ: CallCounts(settings.max_read_call_count),
-            CallKind.ADMIN: CallCounts(settings.max_admin_call_count),
-            CallKind.WATCH: CallCounts(settings.max_watch_call_count),
+        limits = {
+            CallKind.APPEND: settings.max_append_call_count,
+            CallKind.COMMIT: settings.max_append_call_count,
+            CallKind.READ: settings.max_read_call_count,
+            CallKind.ADMIN: settings.max_admin_call_count,
+            CallKind.WATCH: settings.max_watch_call_count,
         }
-        self._connections = ConnectionCalls(settings.max_connection_call_count)
-        self._watched = ConnectionCalls(MAX_CONNECTION_WATCH_COUNT)
+        self.counts = {kind: CallCounts(kind, limit) for kind, limit in limits.items()}
+        self._connections = CallerCounts(settings.max_connection_call_count)
+        self._watched = CallerCounts(MAX_CONNECTION_WATCH_COUNT)
+        self.commits = CommitCalls(
+            self.counts[CallKind.COMMIT], CallerCounts(share_of(settings.max_connection_call_count))
+        )
 
-    def connections(self, kind: CallKind) -> ConnectionCalls:
+    def connections(self, kind: CallKind) -> CallerCounts:
         """The calls of each connection among which one of the kind counts."""
         return self._watched if kind is CallKind.WATCH else self._connections
 
@@ -99,28 +116,6 @@ class CallLimits:
             kind="connection",
             limit=self.connections(kind).limit,
         )
-
-
-class ConnectionCalls:
-    """Counts the open calls of each connection. Belongs to the event loop."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._counts: dict[str, int] = {}
-
-    def enter(self, peer: str) -> bool:
-        """Count one more call of the connection, if it may have one; `leave` follows then."""
-        count = self._counts.get(peer, 0)
-        if count >= self.limit:
-            return False
-        self._counts[peer] = count + 1
-        return True
-
-    def leave(self, peer: str) -> None:
-        """Count one less."""
-        count = self._counts.pop(peer) - 1
-        if count:
-            self._counts[peer] = count
 
 
 class _Method(Protocol):
@@ -164,6 +159,7 @@ class _LimitedMethod:
 
     def _counting(self, handler: _Handler) -> _Handler:
         counts, connections = self._counts, self._limits.connections(self._kind)
+        commits = self._limits.commits
 
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:
@@ -172,12 +168,12 @@ class _LimitedMethod:
             peer = context.peer()
             if not connections.enter(peer):
                 return await self._limits.refuse_on_connection(self._kind, context)
-            counts.accepted_count += 1
-            counts.open_count += 1
+            call = OpenCall(counts, peer, commits)
+            set_call(call)
             try:
                 return await handler(request, context)
             finally:
-                counts.open_count -= 1
+                call.end()
                 connections.leave(peer)
 
         return handling

@@ -23,7 +23,7 @@ allow = [
     {{ topics = ["shop.*", "prices"], operations = ["read", "write"] }},
     {{ cluster = true, operations = ["describe"] }},
 ]
-quota = {{ bytes_in_per_s = 10_000_000, requests_per_s = 1_000 }}
+quota = {{ bytes_in_per_s = 10_000_000, requests_per_s = 1_000, open_calls = 200 }}
 
 [principals."ops@example.com"]
 certificates = ["spiffe://here/ops"]
@@ -34,7 +34,7 @@ allow = [{{ topics = ["*"], operations = ["all"] }}]
 def test_a_whole_file() -> None:
     shop, ops = parse_access_file(WHOLE).principals
     assert shop.name == "shop"
-    assert shop.quota == Quota(bytes_in_per_s=10_000_000, requests_per_s=1_000)
+    assert shop.quota == Quota(bytes_in_per_s=10_000_000, requests_per_s=1_000, open_calls=200)
     assert shop.permissions.allow(Operation.WRITE, "shop.orders")
     assert shop.permissions.allow(Operation.DESCRIBE, "prices")
     assert not shop.permissions.allow(Operation.DELETE, "prices")
@@ -79,6 +79,7 @@ RULE = 'allow = [{ topics = ["a*"], operations = ["read"] }]'
         ("[principals.x]\nquota = { bytes_per_s = 1 }", "'bytes_per_s' is none of bytes_in_per_s"),
         ("[principals.x]\nquota = { requests_per_s = 0 }", "requests_per_s: a limit"),
         ("[principals.x]\nquota = { requests_per_s = true }", "requests_per_s: a limit"),
+        ("[principals.x]\nquota = { open_calls = 0 }", "open_calls: a limit"),
         ("[principals.x]\nquota = { requests_per_s = 1.5 }", "requests_per_s: a limit"),
     ],
 )

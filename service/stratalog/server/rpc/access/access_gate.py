@@ -4,6 +4,9 @@ It stands before all other gates, so that what they look up is no answer to a st
 token is refused before its message is read, and before it counts as open. A call that `CALL_PERMISSIONS` does
 not have is refused: a new one has to say what it needs.
 
+A call counts as one of its principal's from here to its end, also while it waits for the quota, and is
+refused where that has too many open.
+
 A call is checked when it begins, after its wait for the quota. Streams are checked again after each change of
 the access file, and end if they would not begin now: one with a revoked token within a second or two. The
 requests of a stream of appends name their topics one by one, and each topic is checked when it comes first,
@@ -17,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -37,6 +40,7 @@ from stratalog.server.access.access_policy import AccessPolicy, Caller, Credenti
 from stratalog.server.access.permissions import Operation
 from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.append.append_decoding import Decoded
+from stratalog.server.call_counts import CallCounts, current_call
 from stratalog.server.operations.operation_registry import OperationRegistry, unknown_operation
 from stratalog.server.rpc.access.call_permissions import (
     CALL_PERMISSIONS,
@@ -140,13 +144,16 @@ class AccessGate:
         control: AccessControl,
         quotas: Quotas,
         statuses: ErrorStatuses,
+        calls: Collection[CallCounts],
         *,
         has_certificates: bool,
     ) -> None:
-        """`has_certificates`: clients may show certificates in place of tokens."""
+        """`calls` are the open ones of each kind. `has_certificates`: clients may show certificates in place
+        of tokens."""
         self._control = control
         self._seen = SeenTokens(control.policy)
         self._quotas = quotas
+        self._calls = calls
         self.operations: OperationRegistry | None = None
         """Long work, once the engine is open; no call gets that far before."""
         self._has_certificates = has_certificates
@@ -217,6 +224,7 @@ class AccessGate:
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
             policy, caller = self._caller(context)
+            self._quotas.admit(caller.principal, current_call(), self._calls)
             quota = caller.principal.quota
             if quota.is_set:
                 # Before the permission: calls that are refused use the server, too, and who may come in may

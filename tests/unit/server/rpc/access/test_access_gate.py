@@ -18,6 +18,14 @@ from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.access.tokens import TokenDigest, digest_of, new_token
 from stratalog.server.append.append_decoding import Decoded
+from stratalog.server.call_counts import (
+    CallCounts,
+    CallerCounts,
+    CallKind,
+    CommitCalls,
+    OpenCall,
+    set_call,
+)
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.testing.manual_clock import ManualClock
@@ -62,7 +70,10 @@ class Bench:
         self.quotas = Quotas(clock)
         self.control = AccessControl(str(self._path))
         statuses = ErrorStatuses(clock, SequentialIds())
-        self.gate = AccessGate(self.control, self.quotas, statuses, has_certificates=False)
+        self.commits = CommitCalls(CallCounts(CallKind.COMMIT, 1_000), CallerCounts(1_000))
+        self.counts = CallCounts(CallKind.APPEND, 1_000)
+        kinds = (self.counts, self.commits.counts)
+        self.gate = AccessGate(self.control, self.quotas, statuses, kinds, has_certificates=False)
 
     def write(self, *names: str, topic: str = "t") -> None:
         """`{}` in the topic is the name of the principal."""
@@ -83,7 +94,17 @@ class Bench:
 
     def guarded(self, method: str, shape: str, handler: Handler) -> Handler:
         make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
-        return cast(Handler, getattr(self.gate.guarding(SERVICE, {method: make(handler)})[method], shape))
+        behind = cast(Handler, getattr(self.gate.guarding(SERVICE, {method: make(handler)})[method], shape))
+
+        async def counted(request: Any, context: Any) -> Any:
+            call = OpenCall(self.counts, context.peer(), self.commits)
+            set_call(call)
+            try:
+                return await behind(request, context)
+            finally:
+                call.end()
+
+        return counted
 
     def spend(self, name: str, count: int) -> None:
         principal = next(one for one in self.control.policy.principals if one.name == name)
