@@ -75,7 +75,7 @@ from stratalog.server.metrics.health_probes import HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
-from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
+from stratalog.server.request_memory import AppendMemory, FetchMemory, RequestMemories
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
 from stratalog.server.rpc.access.shown_topics import showing_all
@@ -176,7 +176,7 @@ class Server:
         self.processes: JobProcesses | None = None
         """The processes beside this one, once started."""
         self._engine: StorageEngine | None = None
-        self.append_memory = RequestMemory(settings.request_memory_share_bytes)
+        self.append_memory = AppendMemory(settings.request_memory_share_bytes)
         """Bytes of running appends."""
         self.fetch_memory = FetchMemory(settings.request_memory_share_bytes)
         """Bytes of fetch answers that are not sent yet."""

@@ -8,7 +8,8 @@ because a fetch that waited could wait for ever behind readers that never take t
 exceed their limit, and each fetch exceeds its limit by one batch at most.
 
 Reads of tiered data have a part of the memory of fetches (`within`), so that readers that are far behind
-leave memory to those at the end of the log.
+leave memory to those at the end of the log. Appends at `object` have a part of the memory of appends, because
+they hold theirs for as long as the store does not answer.
 
 A lease holds the bytes of a request. Closing it, which may happen twice, gives back the rest, so no bytes are
 given back twice or lost after a failure, whichever of two threads comes first.
@@ -60,13 +61,18 @@ class RequestMemory:
 
     def lease(self, size_bytes: int = 0) -> MemoryLease:
         """A lease of `size_bytes`. Raises OverloadedError if less is left, RecordTooLargeError if
-        so much is never left; nothing for 0 bytes. A part of another memory has leases of 0 bytes only."""
-        assert not size_bytes or self._within is None
+        so much is never left; nothing for 0 bytes."""
         self.take(size_bytes)
         return MemoryLease(self, size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Take all of `size_bytes`. Raises as `lease` does, and takes nothing then."""
+        """Take all of `size_bytes`. Raises as `lease` does, and takes nothing then. A part refuses nothing
+        by itself."""
+        if self._within is not None:
+            self._within.take(size_bytes)
+            with self._lock:
+                self._held_bytes += size_bytes
+            return
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
                 self._refused_count += 1
@@ -202,6 +208,35 @@ def _too_large(size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
     )
 
 
+class AppendMemory(RequestMemory):
+    """The memory of all appends. Thread-safe, as its base."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._commits = RequestMemory(limit_bytes, self)
+        """That of appends at `object`."""
+        self.commit_share_bytes = limit_bytes * 3 // 4
+        """One more append at `object` is refused from here on. The last one may exceed it: a large one would
+        never fit."""
+
+    def lease_for_commit(self, size_bytes: int) -> MemoryLease:
+        """A lease of an append at `object`. Raises as `lease` does, and OverloadedError if those that wait
+        for the store hold three quarters of the memory."""
+        commits = self._commits
+        if commits.held_bytes >= self.commit_share_bytes:
+            with self._lock:
+                self._refused_count += 1
+            raise OverloadedError(
+                "appends at `object` take all memory that they may have, because the object store does not"
+                " answer or is slow; send the request again after a pause, or raise --max-request-memory of"
+                " the server",
+                size_bytes=size_bytes,
+                held_bytes=commits.held_bytes,
+                limit_bytes=self.commit_share_bytes,
+            )
+        return commits.lease(size_bytes)
+
+
 class FetchMemory(RequestMemory):
     """The memory of all fetches. Thread-safe, as its base."""
 
@@ -214,7 +249,7 @@ class FetchMemory(RequestMemory):
 class RequestMemories(NamedTuple):
     """The two counts of a server."""
 
-    appends: RequestMemory
+    appends: AppendMemory
     """Bytes of running appends."""
     fetches: FetchMemory
     """Bytes of fetch answers that are not sent yet."""

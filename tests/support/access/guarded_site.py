@@ -21,6 +21,7 @@ from stratalog.base.randomness import SystemIdGenerator
 from stratalog.client.access.credentials import Credentials
 from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.access.tokens import digest_of, new_token
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
@@ -69,7 +70,9 @@ class GuardedSite:
         )
 
     @asynccontextmanager
-    async def running(self, disk: FileSystem | None = None, **settings: Any) -> AsyncGenerator[Server]:
+    async def running(
+        self, disk: FileSystem | None = None, store: ObjectStore | None = None, **settings: Any
+    ) -> AsyncGenerator[Server]:
         """The server, until the end of the block."""
         values: dict[str, Any] = {
             **QUIET,
@@ -80,7 +83,8 @@ class GuardedSite:
             "access_file": self.access_path,
             **settings,
         }
-        self.server = Server(ServerSettings(**values), filesystem=disk, has_processes=False)
+        chosen = ServerSettings(**values)
+        self.server = Server(chosen, filesystem=disk, store=store, has_processes=False)
         async with self.server:
             yield self.server
 

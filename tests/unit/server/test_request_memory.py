@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
-from stratalog.server.request_memory import MemoryLease, RequestMemory
+from stratalog.server.request_memory import AppendMemory, MemoryLease, RequestMemory
 
 LIMIT_BYTES = 100
 
@@ -80,6 +80,34 @@ def test_a_refusal_says_what_there_is() -> None:
     assert caught.value.retriable
     assert caught.value.fields == {"size_bytes": 41, "held_bytes": 60, "limit_bytes": 100}
     memory.lease(40)
+
+
+def test_appends_that_wait_for_the_store_leave_a_quarter_to_the_others() -> None:
+    memory = AppendMemory(LIMIT_BYTES)
+    # One alone may take all, or a large one would never fit.
+    memory.lease_for_commit(LIMIT_BYTES).close()
+    waiting = [memory.lease_for_commit(40) for _ in range(2)]
+    with pytest.raises(OverloadedError) as caught:
+        memory.lease_for_commit(1)
+    assert caught.value.retriable
+    assert caught.value.fields == {"size_bytes": 1, "held_bytes": 80, "limit_bytes": 75}
+    assert memory.refused_count == 1
+    other = memory.lease(20)
+    waiting[0].close()
+    with pytest.raises(OverloadedError):
+        memory.lease_for_commit(41)
+    waiting[0] = memory.lease_for_commit(30)
+    # What a batch becomes counts in both.
+    waiting[0].hold(10)
+    assert memory.held_bytes == LIMIT_BYTES
+    with pytest.raises(OverloadedError):
+        waiting[0].hold(11)
+    with pytest.raises(RecordTooLargeError):
+        memory.lease(5 * LIMIT_BYTES)
+    for lease in (*waiting, other):
+        lease.close()
+    assert memory.held_bytes == 0
+    memory.lease_for_commit(LIMIT_BYTES)
 
 
 def test_a_call_waits_for_memory_that_is_given_back() -> None:

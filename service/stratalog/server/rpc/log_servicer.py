@@ -14,8 +14,14 @@ from typing import Any
 
 import grpc
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError, forget_frames
-from stratalog.base.types import TopicPartition
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    OverloadedError,
+    RecordTooLargeError,
+    forget_frames,
+)
+from stratalog.base.types import Durability, TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.server.append.append_decoding import (
@@ -28,6 +34,7 @@ from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
+from stratalog.server.call_counts import current_call
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor
@@ -98,6 +105,8 @@ class LogServicer:
         if not self._intake.is_settled(request):
             await self._intake.resolve(request)
         writer, append = self.prepare(request, None)
+        if append.durability is Durability.OBJECT:
+            _wait_for_commit(append)
         writer.submit(append)
         try:
             info = await append.future
@@ -177,7 +186,9 @@ class LogServicer:
         future: asyncio.Future[AppendInfo] = asyncio.Future(loop=self._loop)
         payload = self._intake.payload(decoded, partition.log.local_log.config.max_message_bytes)
         conditions = convert.append_conditions(request)
-        memory = self._append_memory.lease(decoded.size_bytes)
+        waits_for_commit = durability is Durability.OBJECT
+        lease = self._append_memory.lease_for_commit if waits_for_commit else self._append_memory.lease
+        memory = lease(decoded.size_bytes)
         self._pools.turns.add_append(decoded.size_bytes, future)
         append = PendingAppend(
             batches=payload,
@@ -242,3 +253,14 @@ class LogServicer:
 
     def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
         return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000
+
+
+def _wait_for_commit(append: PendingAppend) -> None:
+    """Count the current call as one that waits for the store. Raises OverloadedError if too many do; the
+    append is given up then."""
+    try:
+        current_call().wait_for_commit()
+    except OverloadedError:
+        append.abandon()
+        append.give_back_memory()
+        raise
