@@ -200,7 +200,8 @@ _LIMITS = (
         "max_append_call_count",
         CALL_COUNT,
         "Appends and streams of appends that may be open at once; a producer has a stream for each of its"
-        " partitions. One more is refused, and its client tries again.",
+        " partitions. One more is refused, and its client tries again. Single appends at `object`, which wait"
+        " for the store, have as many beside these.",
     ),
     _option(
         "max-read-calls",

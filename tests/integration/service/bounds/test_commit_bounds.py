@@ -119,9 +119,9 @@ async def test_a_quarter_of_the_memory_is_left_to_appends_that_need_no_store(tmp
         size_bytes = 900_000
         waiting: list[asyncio.Future[Any]] = []
         # The fourth passes the three quarters, and there is room for no fifth.
-        for number in range(4):
+        for _ in range(4):
             waiting.append(asyncio.ensure_future(bench.client.log.Append(one_record("object", size_bytes))))
-            await until(lambda count=number + 1: memory.held_bytes >= count * size_bytes)
+            await until(lambda: memory.held_bytes >= len(waiting) * size_bytes)
         error = await refusal_of(bench.client.log.Append(one_record("object")))
         assert error.fields["limit_bytes"] == memory.commit_share_bytes == 3 * MIB
         for level in ("os", "disk"):
