@@ -272,7 +272,8 @@ class PartitionWriter:
         self._work.end()
         with self._lock:
             self._is_long = self._work.is_over
-            self._queue[:0] = rest
+            if rest:
+                self._queue[:0] = rest
             self._has_turn = has_more = bool(self._queue or self._settling)
         if has_more:
             self._begin_turn(self._turn)
@@ -296,7 +297,7 @@ class PartitionWriter:
                     break
         except LongWorkError:
             assert not self._is_long, "only a turn with a budget exceeds it; nothing of the group is written"
-        return finished, pending[written_count:]
+        return finished, pending[written_count:] if self._work.is_over else ()
 
     def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:
         outcome: int | Exception
