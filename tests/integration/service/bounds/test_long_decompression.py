@@ -21,6 +21,7 @@ from stratalog.record.codecs.compression import Codec, decompress
 from stratalog.record.record import Record
 from stratalog.server import app
 from stratalog.server.append.long_validation import LongValidations
+from stratalog.server.call_counts import CallKind
 from stratalog.server.worker_pools import PoolUse
 from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
@@ -98,7 +99,8 @@ async def test_a_stop_ends_long_validation_and_closes_all_logs(tmp_path: Path) -
             patch.setattr(app, "COMMIT_SHARE_OF_GRACE", 0)
             gate.close()
             refused = [asyncio.ensure_future(refusal_of(bomb(bench, number))) for number in range(12)]
-            await until(lambda: len(names) == THREAD_COUNT)
+            appends = bench.server.calls[CallKind.APPEND]
+            await until(lambda: len(names) == THREAD_COUNT and appends.open_count == len(refused))
             await bench.server.stop()
             assert len(names) == THREAD_COUNT, "nothing else was decompressed"
         assert {type(await one) for one in refused} == {StoppingError}
