@@ -22,6 +22,7 @@ import pytest
 
 from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
+from tests.support.fuzz.fuzz_tls import FuzzTls
 from tests.support.fuzz.fuzzed_calls import DEADLINE_S, METHODS, Fuzz, FuzzInput
 from tests.support.fuzz.fuzzed_server import OPTIONS, FuzzedServer
 from tests.support.fuzz.message_bytes import fields_of, varint
@@ -35,6 +36,8 @@ SENDER_COUNT = 64
 CHANNEL_COUNT = 8
 CHECK_COUNT = 500
 """Inputs between two looks at the health and the control topic."""
+CHECK_S = 30.0
+"""The time that a check has over a connection that was lost."""
 TEND_COUNT = 100
 """Inputs between two looks for topics that they have deleted."""
 MAX_FAULT_COUNT = 10
@@ -47,20 +50,22 @@ GROWTH_BYTES = 128 << 20
 chance. A leak of 150 bytes an input shows in a million of them."""
 GROWTH_COUNT = 10
 """Descriptors and threads that may be more at the end: pools grow to their bounds as they are needed."""
+TLS_INPUT_COUNT = INPUT_COUNT // 10
+"""TLS is below all that the inputs are about."""
+PLAIN = FuzzTls()
 AGAIN = "repeat it with STRATALOG_SIMULATION_FIRST_SEED={seed} STRATALOG_FUZZ_INPUT={number}"
 
 
 @asynccontextmanager
-async def channels(address: str) -> AsyncGenerator[list[grpc.aio.Channel]]:
+async def channels(address: str, tls: FuzzTls) -> AsyncGenerator[list[grpc.aio.Channel]]:
     options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 1 << 20))
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
-            for _ in range(CHANNEL_COUNT)
-        ]
+        yield [await stack.enter_async_context(tls.channel(address, options)) for _ in range(CHANNEL_COUNT)]
 
 
-async def send_all(fuzz: Fuzz, server: FuzzedServer, address: str, numbers: Iterable[int]) -> list[str]:
+async def send_all(
+    fuzz: Fuzz, server: FuzzedServer, address: str, numbers: Iterable[int], tls: FuzzTls = PLAIN
+) -> list[str]:
     """Send these inputs, many at once; returns what was wrong."""
     faults: list[str] = []
     left = iter(numbers)
@@ -81,7 +86,7 @@ async def send_all(fuzz: Fuzz, server: FuzzedServer, address: str, numbers: Iter
             if fault:
                 faults.append(f"{fault}: {AGAIN.format(seed=SEED, number=number)}: {one}")
 
-    async with channels(address) as found, asyncio.TaskGroup() as senders:
+    async with channels(address, tls) as found, asyncio.TaskGroup() as senders:
         for _, channel in zip(range(SENDER_COUNT), itertools.cycle(found), strict=False):
             senders.create_task(sender(channel))
     return faults
@@ -99,7 +104,7 @@ async def within_time(fuzz: Fuzz, channel: grpc.aio.Channel, one: FuzzInput) -> 
 async def test_no_input_hurts_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ServerProcess(f"{tmp_path}/data", options=OPTIONS) as process:
         async with Client(process.address, retry=RetryPolicy(deadline_s=0)) as client:
-            server, fuzz = FuzzedServer(process, client), Fuzz(SEED, process.address)
+            server, fuzz = FuzzedServer(process, client, PLAIN), Fuzz(SEED, process.address)
             await server.prepare()
             begin_s = time.monotonic()
             if ONLY_INPUT:
@@ -119,6 +124,23 @@ async def test_no_input_hurts_the_server(tmp_path: Path, capsys: pytest.CaptureF
                     f" then, and before, {'; '.join(map(str, reversed(uses)))}\n"
                 )
             require_level(uses[0], uses[-1])
+            assert process.stop() == 0
+
+
+@pytest.mark.timeout(120 + TLS_INPUT_COUNT)
+async def test_no_input_hurts_a_server_with_tls(tmp_path: Path) -> None:
+    tls = FuzzTls.in_folder(tmp_path)
+    with ServerProcess(f"{tmp_path}/data", options=OPTIONS + tls.options) as process:
+        patience = RetryPolicy(deadline_s=CHECK_S)
+        async with Client(process.address, retry=patience, credentials=tls.credentials) as client:
+            server, fuzz = FuzzedServer(process, client, tls), Fuzz(SEED, process.address, tls.context)
+            await server.prepare()
+            faults = await send_all(fuzz, server, process.address, range(TLS_INPUT_COUNT), tls)
+            require_none(faults + await server.faults())
+            for _ in range(2):
+                await server.check()
+                # gRPC's failure is in the log, as a defect is.
+                await server.survives_a_path_without_unicode()
             assert process.stop() == 0
 
 

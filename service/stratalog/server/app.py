@@ -71,7 +71,7 @@ from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
 from stratalog.server.metrics.endpoint import MetricsEndpoint
-from stratalog.server.metrics.health_probes import HealthProbes
+from stratalog.server.metrics.health_probes import NOT_SERVING, HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
@@ -213,7 +213,7 @@ class Server:
         statuses = ErrorStatuses(self._clock, self._ids, errors)
         self._health = HealthServicer(SERVICES, self._closing, statuses)
         try:
-            self._metrics_endpoint = self._open_metrics(HealthProbes(loop, lambda: self._health.is_serving))
+            self._metrics_endpoint = self._open_metrics(HealthProbes(loop, self.why_not_ready))
         except InvalidConfigError:
             await self._transport.stop(None)
             raise
@@ -442,6 +442,10 @@ class Server:
             logger.exception("the upload at the stop failed unexpectedly; the next start uploads")
         else:
             logger.info("stopping with all tiered records in the store: %s", uploaded)
+
+    def why_not_ready(self) -> str:
+        """Why a probe of readiness fails; empty: the server serves. Any thread may call it."""
+        return self._transport.fault or ("" if self._health.is_serving else NOT_SERVING)
 
     def run_every(self, name: str, task: Callable[[], None], period_ms: int) -> None:
         """Run a task of the process beside those of the started server, until that stops."""

@@ -4,6 +4,7 @@ gRPC's accepting loop fails at a call whose path is no UTF-8, which any stranger
 server refuses all connections, but the calls that are open stay open for as long as their clients like. So
 the transport looks for the failure, ends those calls, and listens again with a new server of gRPC. If that
 fails, as without a free descriptor, it says so and tries again after growing pauses, until it is stopped.
+Meanwhile `fault` says why nothing listens, for the probe of readiness.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Transport:
         self._opening = asyncio.Lock()
         """Held while another server begins to listen, and while a stop begins: it stops the newest one."""
         self._is_stopping = False
+        self.fault = ""
+        """Why nothing listens for now; empty: the port is listened on. Other threads may read it."""
 
     async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls, which these handlers answer."""
@@ -122,12 +125,13 @@ class Transport:
 
     async def _replace(self, cause: Exception) -> None:
         """End the failed server, and listen again as soon as possible."""
+        is_path = isinstance(cause, UnicodeDecodeError)
+        reason = "a call had a path that is no UTF-8" if is_path else str(cause) or repr(cause)
+        self._report_fault(reason)
         ending = asyncio.create_task(_end(self._grpc, None))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         await asyncio.wait({ending}, timeout=END_S)
-        is_path = isinstance(cause, UnicodeDecodeError)
-        reason = "a call had a path that is no UTF-8" if is_path else str(cause) or repr(cause)
         pause_s = FIRST_PAUSE_S
         while True:
             async with self._opening:
@@ -142,20 +146,25 @@ class Transport:
             server, _ = self._listener(self._address)
             await self._accept(server)
         except Exception as error:  # noqa: BLE001 - without the port nothing is served, whatever failed here
+            self._report_fault(str(error) or repr(error))
             logger.error(
                 "gRPC has ended all connections (%s), and the server cannot listen on %s again; it tries that"
                 " again in %.1f s: %s",
                 reason,
                 self._address,
                 pause_s,
-                error,
+                str(error) or repr(error),
             )
             return False
         self._grpc = server
+        self.fault = ""
         logger.warning(
             "gRPC has ended all connections (%s); the server listens on %s again", reason, self._address
         )
         return True
+
+    def _report_fault(self, reason: str) -> None:
+        self.fault = f"nothing listens on {self._address}: {reason}"
 
 
 def grpc_server(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
@@ -95,9 +96,11 @@ class FuzzInput(NamedTuple):
 class Fuzz:
     """Makes inputs, sends them and judges the answers. Belongs to the event loop."""
 
-    def __init__(self, seed: int, address: str) -> None:
+    def __init__(self, seed: int, address: str, tls: ssl.SSLContext | None = None) -> None:
+        """`tls` is that of connections that gRPC does not make."""
         self._seed = seed
         self._address = address
+        self._tls = tls
         self._learned = Learned()
 
     def input(self, number: int) -> FuzzInput:
@@ -126,7 +129,7 @@ class Fuzz:
     async def send(self, channel: grpc.aio.Channel, one: FuzzInput) -> str:
         """Send an input, and say what is wrong with the end of its call; empty: nothing."""
         if one.connection:
-            await send_bytes(self._address, one.connection, one.patience_s)
+            await send_bytes(self._address, one.connection, one.patience_s, self._tls)
             return ""
         try:
             answers = await (self._stream if one.method.client_streaming else self._call)(channel, one)

@@ -6,9 +6,9 @@ import asyncio
 import re
 import urllib.request
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from stratalog.base.errors import LogStoreError
@@ -16,6 +16,9 @@ from stratalog.base.types import Durability
 from stratalog.client.client import Client
 from stratalog.client.values.admin_values import LogDirState
 from stratalog.record.record import Record
+from stratalog.server.metrics.health_probes import READY_PATH
+from tests.support.fuzz.fuzz_tls import FuzzTls
+from tests.support.fuzz.http2_connection import call_of_path, send_bytes
 from tests.support.fuzz.random_requests import TOPICS
 from tests.support.service.server_process import ServerProcess
 from tests.support.torture.process_use import ProcessUse
@@ -39,9 +42,10 @@ _FAULTS_IN_LOG = re.compile(
 class FuzzedServer:
     """One server. Belongs to the event loop."""
 
-    def __init__(self, process: ServerProcess, client: Client) -> None:
+    def __init__(self, process: ServerProcess, client: Client, tls: FuzzTls) -> None:
         self._process = process
         self._client = client
+        self._tls = tls
         self._controls: list[bytes] = []
         self._lock = asyncio.Lock()
 
@@ -64,7 +68,7 @@ class FuzzedServer:
     async def check(self) -> None:
         """The server is healthy, and takes a record of the control topic."""
         async with self._lock:
-            async with grpc.aio.insecure_channel(self._client.address) as channel:
+            async with self._tls.channel(self._client.address) as channel:
                 stub: Any = health_pb2_grpc.HealthStub(channel)
                 answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -103,17 +107,35 @@ class FuzzedServer:
         ]
         return counted + _FAULTS_IN_LOG.findall(self._process.said)
 
+    async def survives_a_path_without_unicode(self) -> None:
+        """A stranger's call with a path that is no UTF-8 ends gRPC's server; ready and healthy means that
+        another one listens."""
+        again = "listens on"
+        count = self._process.said.count(again)
+        await send_bytes(self._client.address, call_of_path("/\udce9"), 0.1, self._tls.context)
+        async with asyncio.timeout(SETTLE_S):
+            while self._process.said.count(again) == count:
+                assert "cannot listen" not in self._process.said, self.last_words()
+                await asyncio.sleep(0.05)
+        assert (await self._get(READY_PATH))[0] == HTTPStatus.OK
+        await self.check()
+
     def last_words(self) -> str:
         """The exit code of the process, and the end of its log."""
         lines = [line for line in self._process.said.splitlines() if "hpack_parser" not in line]
         return f"exit code {self._process.exit_code}, its log ends with {lines[-10:]}"
 
     async def _counts(self) -> list[tuple[str, str, float]]:
-        port = re.findall(r"metrics are at port (\d+)", self._process.said)[-1]
-
-        def read() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                return str(answer.read(), "utf-8")
-
-        text = await asyncio.to_thread(read)
+        text = (await self._get("/metrics"))[1]
         return [(name, labels, float(count)) for name, labels, count in _COUNT.findall(text)]
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        """The answer of the endpoint of metrics."""
+        port = int(re.findall(r"metrics are at port (\d+)", self._process.said)[-1])
+
+        def read() -> tuple[int, str]:
+            url = self._tls.http_url(port, path)
+            with urllib.request.urlopen(url, context=self._tls.context) as answer:
+                return answer.status, str(answer.read(), "utf-8")
+
+        return await asyncio.to_thread(read)

@@ -5,6 +5,7 @@ of messages that are not true, broken frames, headers that make no sense.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
@@ -98,10 +99,19 @@ def _odd_message(random: Random, data: bytes) -> bytes:
     return bytes((flag,)) + length.to_bytes(4, "big") + data
 
 
-async def send_bytes(address: str, data: bytes, patience_s: float) -> None:
+def tls_context(ca_path: str, cert_path: str = "", key_path: str = "") -> ssl.SSLContext:
+    """TLS of a client of HTTP/2 that trusts this authority, with a certificate or without."""
+    context = ssl.create_default_context(cafile=ca_path)
+    context.set_alpn_protocols(["h2"])
+    if cert_path:
+        context.load_cert_chain(cert_path, key_path)
+    return context
+
+
+async def send_bytes(address: str, data: bytes, patience_s: float, tls: ssl.SSLContext | None = None) -> None:
     """Send the bytes over a connection of their own, and read until the server closes it or time is up."""
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     try:
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(patience_s):

@@ -7,16 +7,20 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import grpc
 import pytest
 
+from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.transport import FIRST_PAUSE_S, Transport, grpc_server
-from tests.support.fuzz.http2_connection import call_of_path, send_bytes
+from tests.support.access.certificates import Authority
+from tests.support.fuzz.http2_connection import call_of_path, send_bytes, tls_context
 from tests.support.service.service_bench import PATIENCE_S, until
 
 SETTINGS = ServerSettings(data_dir="/nowhere")
@@ -26,17 +30,42 @@ AT_ONCE = (("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backo
 """A client that does not wait for long before it connects again."""
 
 
+class Tls(NamedTuple):
+    """TLS of both sides."""
+
+    server: ServerTls
+    channel: grpc.ChannelCredentials
+    context: ssl.SSLContext
+    """The client's, for what no gRPC library would send."""
+
+
+def tls_in(folder: Path, *, is_mutual: bool) -> Tls:
+    authority = Authority(folder, "ca")
+    server = authority.issue("server", "127.0.0.1")
+    root = Path(authority.path).read_bytes()
+    if not is_mutual:
+        channel = grpc.ssl_channel_credentials(root)
+        return Tls(ServerTls(TlsPaths(*server)), channel, tls_context(authority.path))
+    holder = authority.issue("holder")
+    channel = grpc.ssl_channel_credentials(
+        root, Path(holder.key).read_bytes(), Path(holder.cert).read_bytes()
+    )
+    context = tls_context(authority.path, *holder)
+    return Tls(ServerTls(TlsPaths(*server, authority.path)), channel, context)
+
+
 class Bench:
     """A transport with a call that stays open for as long as its client likes."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
         self.before_make: list[Callable[[], object]] = []
         """The next server of gRPC is made behind the first one of these."""
         self.pauses: list[float] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         """Ends the pauses."""
-        self.transport = Transport("127.0.0.1:0", None, self._make, self._pause)
+        self.transport = Transport("127.0.0.1:0", tls and tls.server, self._make, self._pause)
         self.address = f"127.0.0.1:{self.transport.port}"
 
     async def start(self) -> None:
@@ -58,18 +87,23 @@ class Bench:
     @asynccontextmanager
     async def open_call(self) -> AsyncGenerator[asyncio.Task[grpc.StatusCode]]:
         """A call that the server has begun to answer; the task ends with its status."""
-        async with grpc.aio.insecure_channel(self.address) as channel:
+        async with self._channel() as channel:
             call = cast(Any, channel).unary_stream("/test/Wait")(EMPTY)
             assert await call.read() == EMPTY
             yield asyncio.ensure_future(call.code())
 
     async def break_down(self) -> None:
-        await send_bytes(self.address, call_of_path("/\udcff"), 0.1)
+        await send_bytes(self.address, call_of_path("/\udcff"), 0.1, self._tls and self._tls.context)
 
     async def answers(self) -> bool:
-        async with grpc.aio.insecure_channel(self.address, options=AT_ONCE) as channel:
+        async with self._channel(AT_ONCE) as channel:
             call = cast(Any, channel).unary_unary("/test/Echo")
             return bool(await call(b"x", wait_for_ready=True, timeout=PATIENCE_S) == b"x")
+
+    def _channel(self, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.address, options=options)
+        return grpc.aio.secure_channel(self.address, self._tls.channel, options=options)
 
     def is_free(self) -> bool:
         """Whether no socket listens on the port."""
@@ -87,8 +121,8 @@ async def _echo(request: bytes, _: object) -> bytes:
 
 
 @asynccontextmanager
-async def started() -> AsyncGenerator[Bench]:
-    bench = Bench()
+async def started(tls: Tls | None = None) -> AsyncGenerator[Bench]:
+    bench = Bench(tls)
     await bench.start()
     try:
         yield bench
@@ -101,16 +135,38 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [record.levelno for record in caplog.records if record.name == LOGGER]
 
 
+async def until_logged(caplog: pytest.LogCaptureFixture, count: int) -> None:
+    await until(lambda: len(levels(caplog)) == count)
+
+
 async def test_a_failed_server_is_replaced_though_a_call_is_open(caplog: pytest.LogCaptureFixture) -> None:
     async with started() as bench:
         for count in (1, 2):
             async with bench.open_call() as call:
                 await bench.break_down()
+                # Until it notices, the failed server may still answer.
+                await until_logged(caplog, count)
                 assert await bench.answers()
                 async with asyncio.timeout(PATIENCE_S):
                     assert await call is grpc.StatusCode.UNAVAILABLE, "the log says that all have ended"
             assert levels(caplog) == [logging.WARNING] * count
         assert bench.pauses == []
+
+
+@pytest.mark.parametrize("is_mutual", [False, True])
+async def test_a_failed_server_with_tls_is_replaced_each_time(
+    tmp_path: Path, is_mutual: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tls_in(tmp_path, is_mutual=is_mutual)) as bench:
+        assert await bench.answers()
+        # An attempt that fails is not followed by another one.
+        bench.may_go_on.clear()
+        for count in (1, 2, 3):
+            await bench.break_down()
+            await until_logged(caplog, count)
+            assert levels(caplog) == [logging.WARNING] * count
+            assert await bench.answers()
+        assert (bench.pauses, bench.transport.fault) == ([], "")
 
 
 async def test_nothing_listens_after_the_stop_of_a_failed_server() -> None:
@@ -142,9 +198,11 @@ async def test_a_port_that_cannot_be_had_is_tried_again(caplog: pytest.LogCaptur
             assert bench.pauses == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
             assert levels(caplog) == [logging.ERROR] * 2
             assert os.strerror(errno.EMFILE) in caplog.text
+            assert bench.transport.fault.startswith(f"nothing listens on {bench.address}: cannot listen")
             other.close()
             bench.may_go_on.set()
             assert await bench.answers()
+            assert bench.transport.fault == ""
             assert levels(caplog) == [logging.ERROR] * 2 + [logging.WARNING]
 
 

@@ -1,9 +1,9 @@
 """TLS of the server: its certificate, its key, and the authorities of client certificates, reloaded on
 change.
 
-gRPC asks for a configuration before the handshake of each connection, on threads of its own. It gets a new
-one once, after the files have changed; connections that stand keep theirs. The endpoint of metrics takes the
-context that is current when a connection comes.
+gRPC asks for a configuration before the handshake of each connection, on threads of its own. Each server of
+gRPC begins with the one in force, and gets a new one once, after the files have changed; connections that
+stand keep theirs. The endpoint of metrics takes the context that is current when a connection comes.
 
 With client authorities every client needs a certificate, for gRPC and for metrics: Python's gRPC can demand
 one from all clients or ask none.
@@ -36,14 +36,14 @@ class TlsPaths(NamedTuple):
 
 
 class ServerTls:
-    """TLS that follows its files. Thread-safe: `_lock` guards the configuration that gRPC has not taken."""
+    """TLS that follows its files. Thread-safe: a configuration is replaced as a whole."""
 
     def __init__(self, paths: TlsPaths) -> None:
         """Read the files. Raises InvalidConfigError if one cannot be read, or the key is not that of the
         certificate."""
         self._paths = paths
-        self._lock = threading.Lock()
-        self._next: grpc.ServerCertificateConfiguration | None = None
+        self.configuration: grpc.ServerCertificateConfiguration | None = None
+        """The configuration of gRPC's connections that begin now; None until the files were read."""
         self._context: ssl.SSLContext | None = None
         self.dates: CertificateDates | None = None
         """The time in which the certificate in force and those behind it are valid; None: unknown."""
@@ -57,20 +57,17 @@ class ServerTls:
         return self._context
 
     def credentials(self) -> grpc.ServerCredentials:
-        """The credentials of a gRPC server, which asks for changes."""
-        first = self._take_next()
-        assert first is not None, "one server takes the configuration"
+        """The credentials of one more server of gRPC, which asks for changes. Any number of servers may have
+        them, one after the other or beside each other."""
+        first = self.configuration
+        assert first is not None, "the files were taken"
+        changes = _Changes(self, first)
         return grpc.dynamic_ssl_server_credentials(
             # Its type leaves out None, which stands for no change.
             first,
-            cast(Any, self._take_next),
+            cast(Any, changes.take),
             require_client_authentication=bool(self._paths.client_ca),
         )
-
-    def _take_next(self) -> grpc.ServerCertificateConfiguration | None:
-        with self._lock:
-            found, self._next = self._next, None
-            return found
 
     def _take(self, contents: Sequence[bytes]) -> None:
         cert, key, *client_ca = contents
@@ -91,8 +88,7 @@ class ServerTls:
         except ValueError:
             # OpenSSL takes it, so it serves.
             self.dates = None
-        with self._lock:
-            self._next = configuration
+        self.configuration = configuration
 
     def _checked_context(self, client_ca: Sequence[bytes]) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -120,6 +116,24 @@ class ServerTls:
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+
+class _Changes:
+    """The configurations that one server of gRPC has not had. Thread-safe: `_lock` guards the last one."""
+
+    def __init__(self, tls: ServerTls, first: grpc.ServerCertificateConfiguration) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._taken = first
+
+    def take(self) -> grpc.ServerCertificateConfiguration | None:
+        """The configuration in force; None if this server has it."""
+        with self._lock:
+            found = self._tls.configuration
+            if found is None or found is self._taken:
+                return None
+            self._taken = found
+            return found
 
 
 def _no_password() -> NoReturn:

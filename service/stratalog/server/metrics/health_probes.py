@@ -2,7 +2,8 @@
 
 A probe of liveness asks whether the process works at all: whether its event loop takes turns. It must hold
 wherever a restart would make things worse, as while the logs are opened, and where every bound of calls and
-connections of gRPC is reached. A probe of readiness asks whether the server serves, as gRPC's health does.
+connections of gRPC is reached. A probe of readiness asks whether the server serves, as gRPC's health does,
+and whether its port is listened on, which gRPC's health cannot say.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ def unavailable(text: str) -> ProbeAnswer:
 
 
 _HANGS = unavailable(f"the event loop has taken no turn for {TURN_S:g} s")
-_NOT_SERVING = unavailable("the server does not serve: it starts or stops, or another one has its shards")
+NOT_SERVING = "the server does not serve: it starts or stops, or another one has its shards"
+"""The most common reason against readiness."""
 
 
 class HealthProbes:
     """Answers probes by their paths. Thread-safe."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, is_serving: Callable[[], bool], turn_s: float = TURN_S
+        self, loop: asyncio.AbstractEventLoop, why_not: Callable[[], str], turn_s: float = TURN_S
     ) -> None:
-        """`is_serving` is called by any thread. `turn_s` is the longest wait for a turn of the loop."""
+        """`why_not` says why the server is not ready, empty if it is; any thread calls it. `turn_s` is the
+        longest wait for a turn of the loop."""
         self._loop = loop
-        self._is_serving = is_serving
+        self._why_not = why_not
         self._turn_s = turn_s
         self._answers: Mapping[str, Callable[[], ProbeAnswer]] = {
             LIVE_PATH: self._live,
@@ -71,4 +74,7 @@ class HealthProbes:
 
     def _ready(self) -> ProbeAnswer:
         live = self._live()
-        return _NOT_SERVING if live is OK and not self._is_serving() else live
+        if live is not OK:
+            return live
+        reason = self._why_not()
+        return unavailable(reason) if reason else OK

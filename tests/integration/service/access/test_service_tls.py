@@ -27,12 +27,16 @@ from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
+from stratalog.server import transport
 from stratalog.server.app import SERVICES
-from stratalog.server.metrics.health_probes import LIVE_PATH, READY_PATH
+from stratalog.server.listen_port import cannot_listen
+from stratalog.server.metrics.health_probes import LIVE_PATH, OK, READY_PATH, HealthProbes, ProbeAnswer
 from tests.support.access.certificates import Authority
 from tests.support.access.guarded_site import EVERYTHING, OURS, GuardedSite
+from tests.support.fuzz.http2_connection import call_of_path, send_bytes, tls_context
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
+from tests.support.service.service_bench import until
 
 ONCE = RetryPolicy(deadline_s=0)
 
@@ -122,6 +126,58 @@ async def test_certificates_alone_let_their_holders_do_everything(tmp_path: Path
     ):
         await client.admin.create_topic("t")
         assert [one.name for one in await client.admin.list_topics()] == ["t"]
+
+
+@pytest.mark.parametrize("is_mutual", [False, True])
+async def test_a_server_with_tls_listens_again_and_is_not_ready_meanwhile(
+    tmp_path: Path, is_mutual: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call whose path is no UTF-8 needs no token, and ends gRPC's server."""
+    site = GuardedSite(tmp_path)
+    holder = site.authority.issue("holder")
+    of_holder = {"tls_cert": holder.cert, "tls_key": holder.key} if is_mutual else {}
+    context = tls_context(site.authority.path, *(holder if is_mutual else ()))
+    client_ca = site.authority.path if is_mutual else ""
+    async with site.running(metrics_listen="127.0.0.1:0", tls_client_ca=client_ca) as server:
+        probes = HealthProbes(asyncio.get_running_loop(), server.why_not_ready)
+
+        async def readiness() -> ProbeAnswer | None:
+            return await asyncio.to_thread(probes.answer, READY_PATH)
+
+        async def break_down() -> None:
+            caplog.clear()
+            await send_bytes(f"localhost:{server.port}", call_of_path("/\udce9"), 0.1, context)
+
+        assert await readiness() == OK
+        for count in (1, 2):
+            await break_down()
+            await until(lambda: "listens on" in caplog.text)
+            assert await readiness() == OK
+            async with site.client("admin", **of_holder) as client:
+                await client.admin.create_topic(f"t{count}")
+        with monkeypatch.context() as patch:
+            # The port has another owner, as far as the server can find out.
+            patch.setattr(transport, "require_free", refuse)
+            await break_down()
+            await until(lambda: "cannot listen on" in caplog.text)
+            answer = await readiness()
+            assert answer is not None
+            assert answer.status == "503 Service Unavailable"
+            assert answer.text.startswith(f"nothing listens on 127.0.0.1:{server.port}: ")
+            if not is_mutual:
+                path = f"{site.authority.path}", "", READY_PATH
+                assert await asyncio.to_thread(scrape, server.metrics_port, *path) == (
+                    503,
+                    answer.text + "\n",
+                )
+        await until(lambda: "listens on" in caplog.text)
+        assert await readiness() == OK
+        async with site.client("admin", **of_holder) as client:
+            assert len(await client.admin.list_topics()) == 2
+
+
+def refuse(address: str) -> None:
+    raise cannot_listen(address, "it is in use")
 
 
 async def test_health_is_open_and_reflection_is_not(tmp_path: Path) -> None:

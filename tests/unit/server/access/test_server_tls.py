@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
@@ -32,6 +34,35 @@ def test_a_pair_that_was_torn_is_not_taken(tmp_path: Path) -> None:
     assert (tls.context, tls.dates) == (context, dates)
     assert tls.files.look()
     assert tls.context is not context
+
+
+def test_each_server_of_grpc_begins_with_the_configuration_in_force_and_takes_a_change_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path, "ca")
+    used, issued = authority.issue("used"), authority.issue("issued")
+    tls = ServerTls(TlsPaths(*used))
+    firsts: list[object] = []
+    changes: list[Callable[[], object]] = []
+
+    def make(first: object, change: Callable[[], object], **_: object) -> None:
+        firsts.append(first)
+        changes.append(change)
+
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", make)
+    for _ in range(2):
+        tls.credentials()
+    former = tls.configuration
+    assert firsts == [former, former]
+    assert [take() for take in changes] == [None, None]
+    Path(used.cert).write_bytes(Path(issued.cert).read_bytes())
+    Path(used.key).write_bytes(Path(issued.key).read_bytes())
+    assert tls.files.look()
+    assert tls.configuration is not former
+    tls.credentials()
+    assert firsts[-1] is tls.configuration
+    assert [take() for take in changes] == [tls.configuration, tls.configuration, None]
+    assert [take() for take in changes] == [None, None, None]
 
 
 def test_the_dates_of_a_chain_are_those_that_all_of_it_has(tmp_path: Path) -> None:

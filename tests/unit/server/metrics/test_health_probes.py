@@ -17,18 +17,20 @@ def code(probes: HealthProbes, path: str) -> int:
 
 
 async def test_a_live_process_serves_or_does_not() -> None:
-    is_serving = False
-    probes = HealthProbes(asyncio.get_running_loop(), lambda: is_serving)
+    reason = "nothing listens"
+    probes = HealthProbes(asyncio.get_running_loop(), lambda: reason)
     assert probes.answer("/metrics") is None
     assert await asyncio.to_thread(code, probes, LIVE_PATH) == 200
-    assert await asyncio.to_thread(code, probes, READY_PATH) == 503
-    is_serving = True
+    answer = await asyncio.to_thread(probes.answer, READY_PATH)
+    assert answer is not None
+    assert (answer.status.split()[0], answer.text) == ("503", reason)
+    reason = ""
     assert await asyncio.to_thread(code, probes, READY_PATH) == 200
     assert await asyncio.to_thread(code, probes, LIVE_PATH) == 200
 
 
 async def test_a_process_whose_event_loop_hangs_or_has_ended_is_not_live() -> None:
-    probes = HealthProbes(asyncio.get_running_loop(), lambda: True, SHORT_S)
+    probes = HealthProbes(asyncio.get_running_loop(), lambda: "", SHORT_S)
     codes: list[int] = []
     asking = threading.Thread(
         target=lambda: codes.extend(code(probes, path) for path in (LIVE_PATH, READY_PATH))
@@ -39,4 +41,4 @@ async def test_a_process_whose_event_loop_hangs_or_has_ended_is_not_live() -> No
     assert codes == [503, 503]
     ended = asyncio.new_event_loop()
     ended.close()
-    assert code(HealthProbes(ended, lambda: True), LIVE_PATH) == 503
+    assert code(HealthProbes(ended, lambda: ""), LIVE_PATH) == 503
