@@ -8,6 +8,8 @@ The thread that became idle last takes the next task, because its processor has 
 needs. For the same reason a task that one of the threads submits waits for the end of that thread's own task,
 which comes soon: a turn submits the next one as one of its last acts. A thread starts where none is idle, up
 to a limit, and stays. A task is taken or refused: one that was refused does not run.
+
+Each task costs one look at the clock, so that one which a disk holds up can be seen from outside.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from stratalog.base.clock import Clock, SystemClock
 from stratalog.server.bells import Bell
 
 logger = logging.getLogger(__name__)
@@ -30,7 +33,7 @@ class _Task(NamedTuple):
 
 class TurnThread(threading.Thread):
     """One of the threads. It alone uses its fields, but for the task, which is set before a ring of its
-    bell."""
+    bell, and for the time, at which others may look."""
 
     def __init__(self, owner: TurnThreads, serve: Callable[[TurnThread], None], name: str) -> None:
         """`serve` runs on it. Raises OSError if the process has no descriptor left."""
@@ -40,6 +43,8 @@ class TurnThread(threading.Thread):
         """Rung when it has a task, or must end."""
         self.task: _Task | None = None
         """Its next task; None for its end."""
+        self.since_s: float | None = None
+        """The monotonic time at which the task that it runs began; None: it runs none."""
         self.last_bell: Bell | None = None
         """Rung when it has no task any more."""
 
@@ -53,11 +58,12 @@ class TurnThread(threading.Thread):
 class TurnThreads:
     """A bounded number of threads. Thread-safe: `_lock` guards the threads and the tasks that wait."""
 
-    def __init__(self, limit: int, name: str) -> None:
+    def __init__(self, limit: int, name: str, clock: Clock | None = None) -> None:
         """At most `limit` threads, whose names begin with `name`."""
         assert limit > 0
         self.threads: tuple[TurnThread, ...] = ()
         """Those that have started."""
+        self._clock = clock or SystemClock()
         self._limit = limit
         self._name = name
         self._lock = threading.Lock()
@@ -75,6 +81,12 @@ class TurnThreads:
     def waiting_count(self) -> int:
         """Tasks that wait for a thread. Any thread may ask."""
         return len(self._waiting)
+
+    def oldest_task_s(self) -> float:
+        """How long ago the oldest running task has begun, in seconds; 0 if none runs. Any thread may ask."""
+        begins = [one.since_s for one in self.threads]
+        oldest_s = min((begin_s for begin_s in begins if begin_s is not None), default=None)
+        return 0.0 if oldest_s is None else max(0.0, self._clock.monotonic_s() - oldest_s)
 
     def submit(self, task: Callable[..., object], /, *arguments: object) -> None:
         """Run a task with its arguments on a thread; it handles its own failures, and is short behind a task
@@ -140,11 +152,13 @@ class TurnThreads:
     def _run(self, thread: TurnThread, found: _Task) -> Bell | None:
         """Run this task and those that wait; then the thread is idle. Returns the bell that it rings."""
         while True:
+            thread.since_s = self._clock.monotonic_s()
             try:
                 found.function(*found.arguments)
             except BaseException:
                 logger.exception("a task failed unexpectedly")
             last_bell, thread.last_bell = thread.last_bell, None
+            thread.since_s = None
             with self._lock:
                 if not self._waiting:
                     if self._is_closed:

@@ -138,7 +138,7 @@ class WorkerPools:
             threads = pools.get(directory)
             if threads is None:
                 count = self._append_thread_count
-                threads = TurnThreads(count, f"stratalog-{purpose}-{len(pools)}")
+                threads = TurnThreads(count, f"stratalog-{purpose}-{len(pools)}", self._clock)
                 self._sized.append((purpose, threads, count))
                 pools[directory] = threads
                 if self._is_closed:
@@ -171,6 +171,13 @@ class WorkerPools:
         """How long the oldest fsync has been waited for in each log directory that had one, in seconds; 0 if
         none is. Any thread may call."""
         return {path: threads.oldest_wait_s() for path, threads in self._flushing().items()}
+
+    def append_waits_s(self) -> Mapping[str, float]:
+        """How long the oldest turn of appends has been under way in each log directory that had one, in
+        seconds; 0 if none is. Any thread may call."""
+        with self._opening_lock:
+            appending = tuple(self._appending.items())
+        return {path: threads.oldest_task_s() for path, threads in appending}
 
     def flush_durations(self) -> Mapping[str, HistogramCounts]:
         """How long fsyncs took in each log directory that had one, in seconds, with the wait for a thread.

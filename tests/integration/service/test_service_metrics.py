@@ -30,6 +30,7 @@ from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.v1 import log_pb2
 from tests.support.access.guarded_site import EVERYTHING, GuardedSite
 from tests.support.gate import Gate
+from tests.support.hanging_disk import append, be_impatient, hanging_disk, rolled_partitions, until_answering
 from tests.support.places import DOCS
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench, until
 
@@ -262,6 +263,45 @@ async def test_a_disk_that_hangs_shows_since_when(tmp_path: Path, monkeypatch: p
             # An answer leaves before its fsync's thread is free.
             while await value(bench, flushes, **directory) < 2:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_disk_that_hangs_in_a_write_shows_by_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fsync is asked for before the write returns, so its wait shows nothing."""
+    be_impatient(monkeypatch)
+    gate, hanging = Gate(), set[str]()
+    disk, log_dirs = hanging_disk(gate, hanging), (f"{tmp_path}/other",)
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=log_dirs, metrics_listen=LISTEN) as bench:
+        ill, well = [one.log_dir for one in await rolled_partitions(bench)]
+        hung = next(topic for topic in ("a", "b") if bench.partition(topic, 0).log_dir == ill)
+
+        async def values_of(name: str) -> tuple[float, float]:
+            found = [await value(bench, f"log_manager_{name}", log_directory=path) for path in (ill, well)]
+            return found[0], found[1]
+
+        async with asyncio.timeout(60):
+            while await values_of("oldest_append_wait_secs") != (0, 0):
+                await asyncio.sleep(0.01)
+        assert await values_of("log_directory_silent") == (0, 0)
+        gate.close()
+        hanging.add(f"{ill}/")
+        waiting = asyncio.create_task(append(bench, hung, Durability.DISK))
+        try:
+            assert await asyncio.to_thread(gate.is_reached.wait, 30)
+            before = await values_of("oldest_append_wait_secs")
+            after = await values_of("oldest_append_wait_secs")
+            assert 0 < before[0] < after[0]
+            assert before[1] == after[1] == 0
+            assert await values_of("oldest_flush_wait_secs") == (0, 0)
+            # A description asks each directory, and gives this one up.
+            await bench.client.admin.describe_log_dirs()
+            assert await values_of("log_directory_silent") == (1, 0)
+        finally:
+            gate.open()
+        assert await waiting == 1
+        await until_answering(bench)
+        assert await values_of("log_directory_silent") == (0, 0)
 
 
 def request(topic: str, values: Sequence[bytes], **fields: Any) -> log_pb2.AppendRequest:

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import pytest
 
 from stratalog.server.turn_threads import TurnThreads
+from stratalog.testing.manual_clock import ManualClock
 
 PATIENCE_S = 30.0
 
@@ -79,6 +80,55 @@ def test_what_a_task_submits_runs_behind_it_on_the_same_thread() -> None:
     assert [number for number, _ in turns] == [9 - number for number in range(10)]
     assert len({name for _, name in turns}) == 1
     threads.shutdown()
+
+
+def test_the_age_of_the_oldest_task_costs_one_look_at_the_clock_for_each_task() -> None:
+    clock = CountingClock()
+    threads, may_end = TurnThreads(2, "test", clock), [threading.Event(), threading.Event()]
+    assert threads.oldest_task_s() == 0
+    for one in may_end:
+        begun = threading.Event()
+        threads.submit(stand_still, begun, one)
+        assert begun.wait(PATIENCE_S)
+        clock.advance(2_000)
+    assert (clock.look_count, threads.oldest_task_s()) == (2, 4), "it began at 0 s"
+    may_end[0].set()
+    until_idle(threads, 1)
+    assert threads.oldest_task_s() == 2
+    # One that waits for a thread has no age: those that run are older.
+    may_end[1].set()
+    until_idle(threads, 2)
+    before = clock.look_count
+    assert threads.oldest_task_s() == 0
+    ran = threading.Semaphore(0)
+    for _ in range(100):
+        threads.submit(ran.release)
+    for _ in range(100):
+        assert ran.acquire(timeout=PATIENCE_S)
+    threads.shutdown()
+    assert clock.look_count - before == 100
+
+
+class CountingClock(ManualClock):
+    """Counts looks at the time. As thread-safe as the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look_count = 0
+
+    def monotonic_s(self) -> float:
+        self.look_count += 1
+        return super().monotonic_s()
+
+
+def stand_still(begun: threading.Event, may_end: threading.Event) -> None:
+    begun.set()
+    may_end.wait(PATIENCE_S)
+
+
+def until_idle(threads: TurnThreads, count: int) -> None:
+    while threads.idle_count < count:
+        threading.Event().wait(0.001)
 
 
 def test_a_task_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:

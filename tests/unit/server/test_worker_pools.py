@@ -98,7 +98,7 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
     clock = ManualClock()
     pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2), clock)
     may_end = threading.Event()
-    assert pools.flush_waits_s() == {}
+    assert pools.flush_waits_s() == pools.append_waits_s() == {}
     try:
         appended, flushed = threading.Event(), threading.Event()
         for _ in range(100):
@@ -110,10 +110,12 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
         pools.flush("/b").submit(flushed.set)
         assert appended.wait(10)
         assert flushed.wait(10)
+        assert pools.append_waits_s() == {"/a": 0, "/b": 0}
         clock.advance(5_000)
         pools.flush("/a").submit(may_end.wait)
         clock.advance(1_000)
         assert pools.flush_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one waits"
+        assert pools.append_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one is under way"
         assert pools.append("/b") is pools.append("/b")
         assert pools.uses()["validate"].thread_count == 2, (
             "those of the other directory begin at their first use"
@@ -121,7 +123,7 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
     finally:
         may_end.set()
         pools.close()
-    assert pools.flush_waits_s() == {"/a": 0, "/b": 0}
+    assert pools.flush_waits_s() == pools.append_waits_s() == {"/a": 0, "/b": 0}
     for late in (pools.append("/a"), pools.append("/new"), pools.validate("/a"), pools.validate("/new")):
         with pytest.raises(RuntimeError):
             late.submit(may_end.wait)

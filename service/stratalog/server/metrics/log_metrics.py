@@ -36,6 +36,12 @@ def of_directories(logs: LogManager) -> Iterator[Metric]:
         "1 if the log directory takes no new partitions.",
         {one.path: int(one.state is DirectoryState.CORDONED) for one in found},
     )
+    disk_calls = logs.directories.disk_calls
+    yield _by_directory(
+        "log_manager_log_directory_silent",
+        "1 if work on the log directory was given up because its disk does not answer, until it has ended.",
+        {one.path: int(disk_calls.is_silent(one.path)) for one in found},
+    )
     yield _by_directory(
         "log_manager_log_directory_partitions",
         "Partitions in the log directory.",
@@ -173,10 +179,19 @@ def _by_directory(name: str, text: str, values: Mapping[str, float]) -> Metric:
     return gauges(name, text, "log_directory", values)
 
 
-def of_flush_waits(logs: LogManager, waits_s: Mapping[str, float]) -> Metric:
-    """The oldest fsync under way of each log directory; `waits_s` has those that had one, by path."""
-    return _by_directory(
+def of_disk_waits(
+    logs: LogManager, append_waits_s: Mapping[str, float], flush_waits_s: Mapping[str, float]
+) -> Iterator[Metric]:
+    """Yield the oldest work of appends under way in each log directory: turns, which write, and fsyncs. The
+    mappings have the directories that had some, by path."""
+    paths = [one.path for one in logs.directories.statuses()]
+    yield _by_directory(
+        "log_manager_oldest_append_wait_secs",
+        "Seconds since the begin of the oldest turn that writes appends; 0 if none does.",
+        {path: append_waits_s.get(path, 0.0) for path in paths},
+    )
+    yield _by_directory(
         "log_manager_oldest_flush_wait_secs",
         "Seconds that the oldest fsync of appends has been waited for; 0 if none is.",
-        {one.path: waits_s.get(one.path, 0.0) for one in logs.directories.statuses()},
+        {path: flush_waits_s.get(path, 0.0) for path in paths},
     )

@@ -39,7 +39,7 @@ from stratalog.server.metrics.families import counter, gauge, gauges
 from stratalog.server.metrics.log_metrics import (
     of_cleaner,
     of_directories,
-    of_flush_waits,
+    of_disk_waits,
     of_logs,
     of_moves,
     of_uncleanable,
@@ -139,7 +139,8 @@ class ServerMetrics(Collector):
     def _of_local_logs(self) -> Iterator[Metric]:
         if self.logs is not None:
             yield from of_directories(self.logs)
-            yield of_flush_waits(self.logs, {} if self.pools is None else self.pools.flush_waits_s())
+            if self.pools is not None:
+                yield from of_disk_waits(self.logs, self.pools.append_waits_s(), self.pools.flush_waits_s())
             yield from of_logs(self.logs)
             yield from of_moves(self.logs)
         if self.space is not None:
