@@ -33,7 +33,7 @@ from prometheus_client import ProcessCollector
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, LogStoreError
 from stratalog.base.filesystem import FileSystem
-from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
+from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit, raise_open_file_limit
 from stratalog.base.process_tuning import (
     exempt_loaded_objects,
     keep_freed_memory,
@@ -104,7 +104,7 @@ from stratalog.server.rpc.topic_gate import TopicGate
 from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
 from stratalog.server.tracing.carrying_threads import carrying
-from stratalog.server.transport import Transport, grpc_server
+from stratalog.server.transport import Transport, grpc_server, within_open_files
 from stratalog.server.worker_pools import WorkerPools, begin_beside, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
@@ -161,7 +161,7 @@ class Server:
                 name="-O",
                 value="set",
             )
-        self.settings = settings
+        self.settings = within_open_files(settings, open_file_limit())
         self._filesystem = filesystem or PosixFileSystem()
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIdGenerator()

@@ -10,12 +10,14 @@ Meanwhile `fault` says why nothing listens, for the probe of readiness.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import grpc
 
+from stratalog.segment.open_files import max_open_below
 from stratalog.server import health_servicer
 from stratalog.server.access.server_tls import ServerTls
 from stratalog.server.configuration.settings import ServerSettings, listen_address
@@ -39,6 +41,11 @@ END_S = 1.0
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
 """The pause after a failure to listen again; it doubles with each failure in a row."""
+
+OTHER_FILE_COUNT = 256
+"""Descriptors for all that is neither a connection of gRPC nor a log file that stays open: the endpoint of
+metrics, connections to the store, files in use beyond those, pipes. With a small limit of open files it is a
+quarter of that."""
 
 _METHODS_WITH_QUEUES = (
     (health_servicer.SERVICE_NAME, "Check"),
@@ -165,6 +172,29 @@ class Transport:
 
     def _report_fault(self, reason: str) -> None:
         self.fault = f"nothing listens on {self._address}: {reason}"
+
+
+def max_connections_below(open_file_limit: int) -> int:
+    """The number of connections that a process with this limit of open files has descriptors for, beside the
+    log files that stay open and the descriptors of all else."""
+    other_count = min(OTHER_FILE_COUNT, open_file_limit // 4)
+    return max(1, open_file_limit - max_open_below(open_file_limit) - other_count)
+
+
+def within_open_files(settings: ServerSettings, open_file_limit: int) -> ServerSettings:
+    """The settings with as many connections as the limit of open files leaves room for, and with a warning if
+    these are fewer. Strangers who only connect would take all descriptors otherwise."""
+    wanted, count = settings.max_connection_count, max_connections_below(open_file_limit)
+    if wanted <= count:
+        return settings
+    logger.warning(
+        "max-connections is %d, and %d files may be open, sockets included, so %d connections are taken at"
+        " most; raise the limit of open files (LimitNOFILE=, ulimit -Hn), or lower max-connections",
+        wanted,
+        open_file_limit,
+        count,
+    )
+    return dataclasses.replace(settings, max_connection_count=count)
 
 
 def grpc_server(

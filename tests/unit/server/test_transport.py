@@ -18,7 +18,7 @@ import pytest
 
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.transport import FIRST_PAUSE_S, Transport, grpc_server
+from stratalog.server.transport import FIRST_PAUSE_S, Transport, grpc_server, within_open_files
 from tests.support.access.certificates import Authority
 from tests.support.fuzz.http2_connection import call_of_path, send_bytes, tls_context
 from tests.support.service.service_bench import PATIENCE_S, until
@@ -285,3 +285,28 @@ async def test_a_stop_waits_for_the_server_that_begins_to_listen_and_stops_it() 
         await stopping
     assert first.stops == [None, None]
     assert second.stops == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"),
+    [
+        (1_000_000, 4_096),
+        (10_000, 4_096),
+        (4_096, 1_792),
+        (1_024, 256),
+        # A quarter is for all else then.
+        (600, 150),
+        (8, 2),
+        (1, 1),
+    ],
+)
+def test_connections_leave_descriptors_for_files(
+    limit: int, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = within_open_files(SETTINGS, limit)
+    assert found.max_connection_count == count
+    warned = [record.args for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == ([] if count == SETTINGS.max_connection_count else [(4_096, limit, count)])
+    # A bound that fits stays as it is.
+    few = ServerSettings(data_dir="/nowhere", max_connection_count=1)
+    assert within_open_files(few, limit) is few

@@ -9,6 +9,7 @@ from stratalog.server.checks.start_check import CheckedStart, Finding, Verdict
 from stratalog.server.configuration.settings_table import SETTINGS
 from stratalog.server.configuration.start_settings import CONFIG_FILE_VARIABLE, CONFIG_VARIABLE
 from stratalog.server.engine.component_settings import UPLOAD_MEMORY_BYTES, reader_settings
+from stratalog.server.transport import max_connections_below
 
 ENOUGH_FILES = 10_000
 """Log files stay open, and connections take descriptors, too."""
@@ -34,7 +35,11 @@ def open_files(start: CheckedStart) -> Iterator[Finding]:
     """The process may open enough files."""
     count = start.machine.max_open_file_count
     if 0 <= count < ENOUGH_FILES:
-        text = f"{count:,} files may be open; give the process {ENOUGH_FILES:,} (LimitNOFILE=, ulimit -Hn)"
+        room = min(start.settings.max_connection_count, max_connections_below(count))
+        text = (
+            f"{count:,} files may be open, {room:,} connections among them; give the process"
+            f" {ENOUGH_FILES:,} (LimitNOFILE=, ulimit -Hn)"
+        )
         yield Finding("files", Verdict.WARNING, text)
     else:
         yield Finding(

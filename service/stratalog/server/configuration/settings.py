@@ -149,7 +149,8 @@ class ServerSettings:
 
     max_connection_count: int = 4_096
     """Connections that may be open at once; one more is closed as soon as it is accepted, without words.
-    Each takes a descriptor. Raise it for more clients, with the limit of open files."""
+    Each takes a descriptor: a server that may not open enough files takes fewer, with a warning. Raise it for
+    more clients, with the limit of open files."""
 
     keepalive_ms: int = 60_000
     """A connection from which nothing has come for this long is pinged. Lower it so that the calls of a

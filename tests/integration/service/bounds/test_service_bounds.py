@@ -33,6 +33,7 @@ from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.server import app
 from stratalog.server.call_counts import CallKind
 from stratalog.server.metrics.health_probes import LIVE_PATH, READY_PATH
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -311,6 +312,39 @@ async def test_health_answers_those_who_are_connected_where_no_other_may_connect
             url = f"http://127.0.0.1:{bench.server.metrics_port}{path}"
             with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
                 assert answer.read() == b"ok\n"
+
+
+async def test_strangers_who_connect_leave_descriptors_for_files_and_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few descriptors there is room for fewer connections than `--max-connections` allows."""
+    monkeypatch.setattr(app, "open_file_limit", lambda: 16)
+    async with AsyncExitStack() as stack:
+        bench = await stack.enter_async_context(service_bench(tmp_path, metrics_listen="127.0.0.1:0"))
+        assert bench.server.settings.max_connection_count == 4
+        await bench.client.admin.list_topics()
+        closed: list[asyncio.Task[bytes]] = []
+        for _ in range(6):
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
+            stack.callback(writer.close)
+            closed.append(asyncio.create_task(until_closed(reader)))
+        # One connection is the client's.
+        await until(lambda: sum(one.done() for one in closed) == 3)
+        await bench.client.admin.create_topic("t")
+        for path in (LIVE_PATH, READY_PATH):
+            url = f"http://127.0.0.1:{bench.server.metrics_port}{path}"
+            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+                assert answer.read() == b"ok\n"
+        for one in closed:
+            one.cancel()
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """Read to the end."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
