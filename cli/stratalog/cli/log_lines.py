@@ -8,6 +8,7 @@ credentials again and again.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 
@@ -17,6 +18,7 @@ LOG_FORMAT_HELP = "Log lines as text, or as JSON: time, level, logger, message, 
 
 _QUIET_LIBRARIES = ("boto3", "botocore", "s3transfer", "urllib3")
 _GRPC_LIBRARY = "grpc._cython.cygrpc"
+_GRPC_VERBOSITY = "GRPC_VERBOSITY"
 _FIELD = re.compile(r"(?<![\w.])([a-z]\w*)=`([^`]*)`")
 _NUMBER = re.compile(r"-?\d{1,18}")
 
@@ -29,6 +31,13 @@ def log_to_stderr(level: str, log_format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET_LIBRARIES:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def keep_grpc_quiet() -> None:
+    """Let the core of gRPC write nothing to standard error, unless the environment says what it writes. Its
+    lines have a form of their own, and strangers whose handshake or headers make no sense cause any number of
+    them. Without effect once `grpc` is imported."""
+    os.environ.setdefault(_GRPC_VERBOSITY, "NONE")
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:

@@ -16,7 +16,11 @@ from click.testing import CliRunner
 from stratalog.cli.main import stratalog
 from stratalog.server.access.access_file import parse_access_file
 from stratalog.server.access.tokens import digest_of
+from tests.support.access.certificates import Authority
+from tests.support.fuzz.http2_connection import call_of_headers, send_bytes, tls_context
 from tests.support.places import DOCS
+from tests.support.service.server_process import ServerProcess
+from tests.support.service.service_bench import PATIENCE_S
 
 SECTION = (DOCS / "security.md").read_text().partition("## From zero")[2].partition("\n## ")[0]
 BLOCKS: list[str] = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
@@ -112,3 +116,27 @@ def test_a_server_for_strangers_does_not_start(tmp_path: Path, options: list[str
     assert refused.returncode == 1
     assert words in refused.stderr.replace("\n", " ")
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("verbosity", ["", "INFO"])
+async def test_strangers_write_no_lines_of_grpc_into_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verbosity: str
+) -> None:
+    """Not even with headers that gRPC takes for errors, unless the environment asks for its log."""
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    if verbosity:
+        monkeypatch.setenv("GRPC_VERBOSITY", verbosity)
+    authority = Authority(tmp_path, "ca")
+    cert, key = authority.issue("server", "127.0.0.1")
+    options = ("--log-format", "json", "--tls-cert", cert, "--tls-key", key)
+    with ServerProcess(f"{tmp_path}/data", options=options) as process:
+        await send_bytes(process.address, b"hello\n" * 100, PATIENCE_S)
+        odd = call_of_headers((":method", "x"), (":scheme", "x"), (":path", "/x"), ("te", "x"))
+        await send_bytes(process.address, odd, 1.0, tls_context(authority.path))
+        assert process.stop() == 0
+        foreign = [line for line in process.said.splitlines() if line[:1] != "{"]
+    others = [line for line in foreign if not line.startswith("stratalog serves ")]
+    if verbosity:
+        assert any("Handshake failed" in line for line in others)
+    else:
+        assert others == []

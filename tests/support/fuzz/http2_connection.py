@@ -85,9 +85,12 @@ def odd_call(random: Random, path: str, messages: Sequence[bytes]) -> bytes:
 def call_of_path(path: str) -> bytes:
     """The bytes of a connection with one call, without a message; surrogates in the path are single bytes."""
     headers = ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost"))
-    block = b"".join(
-        header(*one) for one in (*headers, ("te", "trailers"), ("content-type", "application/grpc"))
-    )
+    return call_of_headers(*headers, ("te", "trailers"), ("content-type", "application/grpc"))
+
+
+def call_of_headers(*headers: tuple[str, str]) -> bytes:
+    """The bytes of a connection with one call that has these headers, without a message."""
+    block = b"".join(header(*one) for one in headers)
     return (
         _PREFACE + frame(_SETTINGS, 0, 0, b"") + frame(_HEADERS, _END_HEADERS | _END_STREAM, _STREAM, block)
     )

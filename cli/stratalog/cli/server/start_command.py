@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stratalog.cli.log_lines import log_to_stderr
+from stratalog.cli.log_lines import keep_grpc_quiet, log_to_stderr
 from stratalog.cli.server.service_manager import notify_service_manager
 from stratalog.cli.server.settings_options import exit_for_faults, given_settings, settings_options
 
@@ -36,6 +36,8 @@ def start(**given: Any) -> None:
       stratalog server start --data-dir /data --store s3://bucket/prefix
       stratalog server start --read-only --store s3://bucket/prefix
     """
+    # Before the import of gRPC, which looks at it.
+    keep_grpc_quiet()
     from stratalog.server.app import serve
 
     resolved = given_settings(given)
