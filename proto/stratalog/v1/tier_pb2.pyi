@@ -516,6 +516,8 @@ class ShardStatus(_message.Message):
     FOREIGN_FIELD_NUMBER: _builtins.int
     CLAIM_TIME_MS_FIELD_NUMBER: _builtins.int
     DEAD_BYTES_FIELD_NUMBER: _builtins.int
+    STORE_TROUBLE_FIELD_NUMBER: _builtins.int
+    STORE_FAILURE_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard."""
     epoch: _builtins.int
@@ -558,6 +560,12 @@ class ShardStatus(_message.Message):
     """
     dead_bytes: _builtins.int
     """Data in the objects of `live_bytes` that no live slice has: what compaction gives back once it empties them."""
+    store_trouble: _builtins.str
+    """The kind of failure of the last look at the shard's head: `no-answer`, `store-refuses` (credentials, permissions, the clock,
+    the bucket), or `unreadable` (the store answers, and the head is lost, damaged or newer). Empty: the look was answered.
+    """
+    store_failure: _builtins.str
+    """The error of that look, which says what to do. Empty: the look was answered."""
     @_builtins.property
     def takeover(self) -> Global___Takeover:
         """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and all that
@@ -585,10 +593,12 @@ class ShardStatus(_message.Message):
         foreign: _builtins.bool = ...,
         claim_time_ms: _builtins.int = ...,
         dead_bytes: _builtins.int = ...,
+        store_trouble: _builtins.str = ...,
+        store_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_time_ms", b"claim_time_ms", "clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "dead_bytes", b"dead_bytes", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "foreign", b"foreign", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_time_ms", b"claim_time_ms", "clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "dead_bytes", b"dead_bytes", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "foreign", b"foreign", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "store_failure", b"store_failure", "store_trouble", b"store_trouble", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

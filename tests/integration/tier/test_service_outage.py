@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
+from stratalog.base.errors import (
+    LowDiskSpaceError,
+    StoreAccessDeniedError,
+    StoreCorruptError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.client import values
 from stratalog.log.isolation import Isolation
@@ -78,6 +83,66 @@ async def test_an_outage_under_load_leaves_the_retained_bytes_and_one_segment_on
             bench.server.engine.local.retention.run()
             assert local_bytes(bench) <= RETAINED_BYTES + SEGMENT_BYTES
         assert bench.partition().log_start_offset > 100
+
+
+EXPIRED = StoreAccessDeniedError(
+    "the store refuses these credentials; correct them or their permissions",
+    status=403,
+    store_code="ExpiredToken",
+)
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+async def test_expired_credentials_leave_as_much_on_the_disk_as_an_outage_and_the_pass_says_why(
+    caplog: pytest.LogCaptureFixture, *, is_tiered: bool
+) -> None:
+    world = World()
+    config = {"retention.bytes": str(RETAINED_BYTES), "remote.storage.enable": str(is_tiered).lower()}
+    async with world.serving() as bench:
+        await create(bench, config)
+        await load(bench, world.clock, 30)
+        engine = bench.server.engine
+        world.store.refusal = EXPIRED
+        for _ in range(2):
+            await load(bench, world.clock, 12)
+            engine.passes.task("local-retention", engine.local.retention.run)()
+            assert local_bytes(bench) <= RETAINED_BYTES + SEGMENT_BYTES
+        world.clock.advance(90_000)
+        with suppress(StoreAccessDeniedError):
+            bench.partition().shard.refresh()
+        status = await bench.client.admin.tier_status()
+        [one] = [found for found in status.passes if found.name == "local-retention"]
+        assert one.last_refusals == {"unconfirmed": 0, "store-refuses": 1}
+        assert one.last_outcome.endswith(f"; by the configuration that was read last: {EXPIRED.message}")
+        [shard] = status.shards
+        assert (shard.store_trouble, shard.store_failure) == ("store-refuses", str(EXPIRED))
+        shown = (await bench.command("tier", "status")).stdout
+        assert f"the store answers, and has refused this server for 1.5min: {EXPIRED.message}" in shown
+        lines = [line for line in caplog.messages if "the store refuses this server; retention" in line]
+        assert len(lines) == 1, "it lasts"
+        world.store.refusal = None
+        engine.passes.task("local-retention", engine.local.retention.run)()
+        bench.partition().shard.refresh()
+        status = await bench.client.admin.tier_status()
+        [one] = [found for found in status.passes if found.name == "local-retention"]
+        assert one.last_refusals == {"unconfirmed": 0}
+        assert one.last_outcome == "nothing to do"
+        assert status.shards[0].store_failure == ""
+
+
+async def test_a_catalog_that_cannot_be_read_is_no_outage_and_the_pass_says_what_waits() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"remote.storage.enable": "false", "retention.bytes": str(SEGMENT_BYTES)})
+        await load(bench, world.clock, 30)
+        world.store.refusal = StoreCorruptError("the head is lost; restore it")
+        outcome = bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 0
+        assert outcome.refusals == {"unconfirmed": 1, "unreadable": 1}
+        assert outcome.remark == (
+            "topics that are not tiered wait for the catalog: the head is lost; restore it"
+        )
+        world.store.refusal = None
 
 
 async def test_segments_that_are_committed_go_by_local_retention_without_the_store() -> None:

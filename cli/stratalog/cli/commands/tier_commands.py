@@ -156,13 +156,7 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
             f" refused by their topics' backlog policy until it has {ByteSize(short.enough_bytes)}; free"
             " space, or see to the uploads"
         )
-    silent = [shard for shard in answer.shards if shard.disk_appends_refused]
-    if silent:
-        yield (
-            f"{_shards(silent)}: the store has not answered for"
-            f" {age(max(shard.silence_ms for shard in silent))}, so appends at `disk` to tiered topics are"
-            " refused; check that the store runs and can be reached"
-        )
+    yield from _store_lines(answer.shards)
     skewed = [shard for shard in answer.shards if shard.deletion_stopped]
     if skewed:
         skew_ms = max((shard.clock_skew_ms for shard in skewed), key=abs)
@@ -194,6 +188,35 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
         yield (
             f"compaction leaves {counted(answer.excluded_partition_count, 'partition')} alone;"
             " `stratalog compaction excluded` says why and since when"
+        )
+
+
+_APPENDS_REFUSED = ", so appends at `disk` to tiered topics are refused"
+_STORE_ANSWERS = {
+    "store-refuses": "the store answers, and has refused this server for",
+    "unreadable": "the store answers, and its metadata could not be read for",
+}
+
+
+def _store_lines(shards: Sequence[values.ShardStatus]) -> Iterator[str]:
+    """Lines about a store that does not answer for too long, that refuses the server, or whose metadata
+    cannot be read."""
+    for trouble, words in _STORE_ANSWERS.items():
+        some = [shard for shard in shards if shard.store_trouble == trouble]
+        if some:
+            are_refused = any(shard.disk_appends_refused for shard in some)
+            yield (
+                f"{_shards(some)}: {words} {age(max(shard.silence_ms for shard in some))}"
+                f"{_APPENDS_REFUSED if are_refused else ''}: {some[0].store_failure}"
+            )
+    silent = [
+        shard for shard in shards if shard.disk_appends_refused and shard.store_trouble not in _STORE_ANSWERS
+    ]
+    if silent:
+        yield (
+            f"{_shards(silent)}: the store has not answered for"
+            f" {age(max(shard.silence_ms for shard in silent))}{_APPENDS_REFUSED}; check that the store runs"
+            " and can be reached"
         )
 
 

@@ -137,6 +137,13 @@ class ShardStatus(NamedTuple):
     """Data in the objects of `live_bytes` that no live slice has: what compaction gives back once it empties
     them.
     """
+    store_trouble: str
+    """The kind of failure of the last look at the shard's head: `no-answer`, `store-refuses` (credentials,
+    permissions, the clock, the bucket), or `unreadable` (the store answers, and the head is lost, damaged or
+    newer). Empty: the look was answered.
+    """
+    store_failure: str
+    """The error of that look, which says what to do. Empty: the look was answered."""
 
 
 class TieredTopicStatus(NamedTuple):

@@ -3,15 +3,14 @@
 A topic is confirmed if its logs go by its own configuration and by the server's, as the catalog has them.
 Retention and the cleaner of local logs ask before they delete for good.
 
-While the store does not answer, the newest catalog that this process has read still counts: a topic whose
-logs go by it stays confirmed. This process owns its shards as far as it knows, and a change of a topic
-reaches its logs only through the store, so a change that was made elsewhere takes effect once it is read, and
-a change that was requested here and may have landed does, too. A configuration that was never followed
+While the store is away, because it does not answer or because it refuses this server, the newest catalog that
+this process has read still counts: a topic whose logs go by it stays confirmed. This process owns its shards
+as far as it knows, and a change of a topic reaches its logs only through the store, so a change that was made
+elsewhere takes effect once it is read, and a change that was requested here and may have landed does, too.
+Credentials expire at night, and a disk must not fill up for that. A configuration that was never followed
 deletes nothing: a topic that cannot follow the catalog, or whose server's configuration this version refuses,
-is not confirmed. No topic is confirmed while the catalog is damaged or needs newer software, because an
-operator has to decide then, nor while the store refuses the credentials: it answers others, and an operator
-who has revoked the keys may have given the shards to another server. And none is after another owner was
-seen, because these tasks end.
+is not confirmed. No topic is confirmed while the catalog is lost, damaged or needs newer software, because an
+operator has to decide then. And none is after another owner was seen, because these tasks end.
 
 The catalog is read at most once a second, since many small logs follow one another. A topic that was not
 confirmed is looked for at once.
@@ -25,7 +24,8 @@ from collections.abc import Collection
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreError, StoreUnavailableError
+from stratalog.base.errors import StoreError
+from stratalog.server.partitions.store_trouble import StoreTrouble
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,23 @@ class ConfirmedTopics:
         self._lock = threading.Lock()
         self._read_at_s: float | None = None
         self._confirmed: frozenset[UUID] | None = None
-        self._failure: type[StoreError] | None = None
+        self._failure: StoreError | None = None
 
     @property
     def is_store_away(self) -> bool:
-        """Whether the last look found that the store does not answer."""
-        return self._failure is not None and issubclass(self._failure, StoreUnavailableError)
+        """Whether the last look found that the store does not answer, or refuses this server: what was read
+        last counts."""
+        return self.trouble in (StoreTrouble.NO_ANSWER, StoreTrouble.REFUSES)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """The error of the last look; None if it has read the catalog, or if there was none."""
+        return self._failure
+
+    @property
+    def trouble(self) -> StoreTrouble | None:
+        """The kind of that error."""
+        return None if self._failure is None else StoreTrouble.of(self._failure)
 
     @property
     def does_store_answer(self) -> bool:
@@ -89,12 +100,17 @@ class ConfirmedTopics:
 
     def _tell(self, failure: StoreError | None) -> None:
         """Log a failure once while it lasts, and its end."""
-        kind = None if failure is None else type(failure)
-        former, self._failure = self._failure, kind
-        if kind is former:
+        former, self._failure = self.trouble, failure
+        if self.trouble is former:
             return
         if failure is None:
-            logger.info("the catalog answers again; retention and cleaning of local logs follow it")
+            logger.info("the catalog can be read again; retention and cleaning of local logs follow it")
+        elif self.trouble is StoreTrouble.REFUSES:
+            logger.error(
+                "the store refuses this server; retention and cleaning of local logs go on by the"
+                " configuration that was read last: %s",
+                failure,
+            )
         elif self.is_store_away:
             logger.warning(
                 "the store does not answer; retention and cleaning of local logs go on by the configuration"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -19,6 +19,9 @@ from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+UNCONFIRMED = "unconfirmed"
+"""Partitions whose topic's configuration, as the catalog has it, is not that of their logs."""
 
 
 class _Deleted(NamedTuple):
@@ -66,7 +69,8 @@ class LocalRetention:
         A failing partition does not stop the others, and a disk that hangs only those in its log directory; a
         partition on a failed disk, or that another server has taken over, is left alone. A record of
         a topic that is not tiered is gone once it is deleted, so only a confirmed configuration deletes it,
-        see `ConfirmedTopics`: while the store is away that is the one that was followed last. Then segments
+        see `ConfirmedTopics`: while the store is away that is the one that was followed last, and the outcome
+        says why the catalog could not be read. Then segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
         the log start moves first.
 
@@ -104,7 +108,25 @@ class LocalRetention:
             "compacted-segments": sum(one.compacted_count for one in done.results.values()),
             "unreachable-log-starts": len(moved),
         }
-        return PassOutcome(deleted, failures=tuple(failures))
+        left_alone = sum(one.topic_id_partition.topic_id not in confirmed for one in untiered)
+        if not partitions:
+            return PassOutcome(deleted, failures=tuple(failures))
+        return self._outcome(deleted, left_alone, failures)
+
+    def _outcome(
+        self, deleted: Mapping[str, int], left_alone_count: int, failures: Sequence[str]
+    ) -> PassOutcome:
+        """The outcome of a turn, with the trouble of its look at the catalog. `left_alone_count`: partitions
+        without a confirmed configuration."""
+        trouble, failure = self._confirmed.trouble, self._confirmed.failure
+        refusals, remark = {UNCONFIRMED: left_alone_count}, ""
+        if trouble is not None and failure is not None:
+            refusals[trouble.value] = 1
+            if self._confirmed.is_store_away:
+                remark = f"by the configuration that was read last: {failure.message}"
+            else:
+                remark = f"topics that are not tiered wait for the catalog: {failure.message}"
+        return PassOutcome(deleted, refusals, tuple(failures), remark=remark)
 
     def _run_in(self, path: str, partitions: Sequence[HostedPartition]) -> _Deleted:
         """Delete the old segments of these partitions of a log directory, and of its compacted logs."""

@@ -53,6 +53,8 @@ class PassOutcome(NamedTuple):
     is_postponed: bool = False
     """Whether the pass has waited for a better time, and looked at nothing: neither a success nor a
     failure."""
+    remark: str = ""
+    """A condition under which the pass has worked, for people; empty for none."""
 
     @property
     def is_idle(self) -> bool:
@@ -60,7 +62,7 @@ class PassOutcome(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A line for people: the finished work, the refusals by reason, and the backlog."""
+        """A line for people: the finished work, the refusals by reason, the backlog, and the remark."""
         parts = [", ".join(_counted(amount, noun) for noun, amount in self.done.items() if amount)]
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.refusals.items() if count)
         parts += [f"refused {reasons}"] if reasons else []
@@ -69,6 +71,7 @@ class PassOutcome(NamedTuple):
         left = self.backlog
         if left.count:
             parts.append(f"{left.count} left with {_counted(left.size_bytes, 'bytes')}")
+        parts.append(self.remark)
         return "; ".join(part for part in parts if part) or "nothing to do"
 
 

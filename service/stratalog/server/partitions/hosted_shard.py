@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import StoreError
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
@@ -77,12 +78,15 @@ class HostedShard:
 
     def refresh(self) -> None:
         """Read the head, notice the claim of another owner, and log what has changed in the contact with the
-        store. Raises StoreError if the store does not answer.
+        store. Raises StoreError if the head cannot be read.
         """
         asked_s, asked_ms = self._clock.monotonic_s(), self._clock.now_ms()
         try:
             state = self.metadata.refresh(dated=self.contact.is_comparison_due)
             self.contact.note_answer(asked_s, asked_ms)
+        except StoreError as error:
+            self.contact.note_failure(asked_s, error)
+            raise
         finally:
             self.contact.log_changes()
         assert state.epoch >= self.claimed.epoch, "epochs only grow"

@@ -1,4 +1,5 @@
-"""The contact of a shard with the store: when the store last answered, and whether the two clocks agree.
+"""The contact of a shard with the store: when a look at the head last succeeded, why not since, and whether
+the two clocks agree.
 
 Two rules depend on it. An owner that has not read the head for longer than a bound acknowledges nothing at
 `disk`, because a new owner would set those records aside. And while the clocks are more than five minutes
@@ -16,9 +17,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import StoreError, StoreUnavailableError
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.server.partitions.common_fault import CommonFault
+from stratalog.server.partitions.store_trouble import StoreTrouble
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class StoreContact:
         self._lock = threading.Lock()
         self._last_answer_s = clock.monotonic_s()
         self._last_answer_ms = clock.now_ms()
+        self._failure: StoreError | None = None
         self._is_silence_logged = False
         self._wrong_clock_since_s: float | None = None
         faults.silence.watch(metadata.shard, lambda: self.is_too_silent)
@@ -67,6 +70,11 @@ class StoreContact:
     def silence_ms(self) -> int:
         """Milliseconds since then, by a clock that does not jump."""
         return round((self._clock.monotonic_s() - self._last_answer_s) * 1000)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """The error of the last look at the head; None if it was answered."""
+        return self._failure
 
     @property
     def is_too_silent(self) -> bool:
@@ -88,6 +96,13 @@ class StoreContact:
         """Note that the store answered a look which began then."""
         if asked_s >= self._last_answer_s:
             self._last_answer_s, self._last_answer_ms = asked_s, asked_ms
+            self._failure = None
+
+    def note_failure(self, asked_s: float, failure: StoreError) -> None:
+        """Note that a look which began then has failed. One that was overtaken by an answer counts no
+        more."""
+        if asked_s >= self._last_answer_s:
+            self._failure = failure
 
     def ensure_heard(self) -> None:
         """Check that the head was read recently. Raises StoreUnavailableError (retriable) if the last answer
@@ -98,10 +113,11 @@ class StoreContact:
         if not self.is_too_silent:
             return
         self.log_changes()
-        silence_ms = self.silence_ms
+        silence_ms, failure = self.silence_ms, self._failure
+        trouble = _trouble_of(failure)
         raise StoreUnavailableError(
-            f"the store has not answered for {silence_ms // 1000} s, another owner may have taken over;"
-            " appends at disk are refused until it answers",
+            f"{trouble.lasting(f'{silence_ms // 1000} s')}, another owner may have taken over; appends at"
+            f" disk are refused until {_end_of(trouble)}{_reason_of(trouble, failure)}",
             silence_ms=silence_ms,
             max_silence_ms=self._max_silence_ms,
         )
@@ -118,13 +134,16 @@ class StoreContact:
         self._is_silence_logged = not self._is_silence_logged
         shard = self._metadata.shard
         if self._is_silence_logged:
-            silent = self._faults.silence.begin(shard)
+            silent, failure = self._faults.silence.begin(shard), self._failure
+            trouble = _trouble_of(failure)
             logger.log(
                 logging.ERROR if silent else logging.DEBUG,
-                "%s: the store has not answered for %d s, longer than --max-silence: appends at `disk`"
-                " to tiered topics are refused until it answers; check that it runs and can be reached",
+                "%s: %s, longer than --max-silence: appends at `disk` to tiered topics are refused until"
+                " %s%s",
                 _named(silent or [shard]),
-                self.silence_ms // 1000,
+                trouble.lasting(f"{self.silence_ms // 1000} s"),
+                _end_of(trouble),
+                _reason_of(trouble, failure) or "; check that it runs and can be reached",
             )
         else:
             level = logging.INFO if self._faults.silence.end(shard) else logging.DEBUG
@@ -156,6 +175,20 @@ class StoreContact:
                 self._clock.monotonic_s() - since_s,
                 skew_ms,
             )
+
+
+def _trouble_of(failure: StoreError | None) -> StoreTrouble:
+    """The kind of a trouble that lasts. A look without an end has no error."""
+    return StoreTrouble.NO_ANSWER if failure is None else StoreTrouble.of(failure)
+
+
+def _end_of(trouble: StoreTrouble) -> str:
+    return "it answers" if trouble is StoreTrouble.NO_ANSWER else "a look at the head succeeds"
+
+
+def _reason_of(trouble: StoreTrouble, failure: StoreError | None) -> str:
+    """The words of the store, and what to do; empty where the store says nothing."""
+    return "" if failure is None or trouble is StoreTrouble.NO_ANSWER else f": {failure}"
 
 
 def _named(shards: Sequence[int]) -> str:

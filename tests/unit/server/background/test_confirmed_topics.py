@@ -1,4 +1,4 @@
-"""Topics are confirmed by the newest catalog, and by the last one while the store does not answer."""
+"""Topics are confirmed by the newest catalog, and by the last one that was read while the store is away."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stratalog.base.errors import (
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
+    StoreNotUsableError,
     StoreUnavailableError,
 )
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
@@ -39,12 +40,13 @@ class FollowedTopics:
     ("failure", "is_away"),
     [
         (StoreUnavailableError("away"), True),
-        # The keys of a server that was replaced are revoked, and the new one may keep more.
-        (StoreAccessDeniedError("refused"), False),
+        (StoreAccessDeniedError("the keys have expired"), True),
+        (StoreNotUsableError("no bucket", status=404, store_code="NoSuchBucket"), True),
+        (StoreNotUsableError("newer software has written the catalog"), False),
         (StoreCorruptError("damaged"), False),
     ],
 )
-def test_only_a_store_that_does_not_answer_leaves_the_last_configuration_in_force(
+def test_only_a_store_without_an_answer_or_access_leaves_the_last_configuration_in_force(
     failure: StoreError, *, is_away: bool
 ) -> None:
     topics: Any = FollowedTopics()

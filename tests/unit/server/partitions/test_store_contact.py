@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import StoreAccessDeniedError, StoreCorruptError, StoreError, StoreUnavailableError
 from stratalog.remote.metadata.head.committed_log import MAX_CLOCK_SKEW_MS
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -36,13 +36,17 @@ class Bench:
         self.store_clock = harness.clock
         self.clock = harness.clock = ManualClock(harness.clock.now_ms())
         self.is_away = False
-        store = FaultyObjectStore(
-            harness.store, Random(1), lambda _: Fault.FAILS if self.is_away else Fault.NONE
-        )
+        self.refusal: StoreError | None = None
+        store = FaultyObjectStore(harness.store, Random(1), self._fault)
         metadata = harness.log(store=store)
         epoch = metadata.claim("owner-1", harness.ids.uuid())
         self.shard = HostedShard(self.clock, metadata, ClaimedShard(epoch, 0), lambda: None, max_silence_ms)
         self.contact = self.shard.contact
+
+    def _fault(self, _: object) -> Fault:
+        if self.refusal is not None:
+            raise self.refusal
+        return Fault.FAILS if self.is_away else Fault.NONE
 
     def look(self, count: int = 1) -> list[int]:
         """Look at the head so often; returns the levels of the lines."""
@@ -52,8 +56,8 @@ class Bench:
                 clock.advance(LOOK_MS)
             try:
                 self.shard.refresh()
-            except StoreUnavailableError:
-                assert self.is_away
+            except StoreError:
+                assert self.is_away or self.refusal is not None
         return self.levels
 
     @property
@@ -83,6 +87,46 @@ def test_a_silence_that_is_too_long_has_a_line_at_its_begin_and_at_its_end(
     bench.contact.ensure_heard()
     bench.is_away = True
     assert bench.look(40) == [ERROR], "another one"
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (
+            StoreAccessDeniedError("the store refuses these credentials; correct them", status=403),
+            "the store answers, and has refused this server for",
+        ),
+        (
+            StoreCorruptError("the head is lost; restore it"),
+            "the store answers, and its metadata could not be read for",
+        ),
+    ],
+)
+def test_a_store_that_answers_is_not_looked_for_in_the_network(
+    caplog: pytest.LogCaptureFixture, failure: StoreError, words: str
+) -> None:
+    bench = Bench(caplog)
+    bench.look()
+    bench.refusal = failure
+    assert bench.look(1 + MAX_SILENCE_MS // LOOK_MS) == [ERROR]
+    [line] = caplog.messages
+    assert words in line
+    assert line.endswith(str(failure))
+    with pytest.raises(StoreUnavailableError) as refused:
+        bench.contact.ensure_heard()
+    assert refused.value.message.startswith(words)
+    assert refused.value.message.endswith(str(failure))
+    bench.refusal = None
+    assert bench.look() == [INFO]
+    assert bench.contact.failure is None
+
+
+def test_a_failure_that_an_answer_has_overtaken_counts_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(caplog)
+    asked_s = bench.clock.monotonic_s()
+    bench.look()
+    bench.contact.note_failure(asked_s, StoreUnavailableError("an old look"))
+    assert bench.contact.failure is None
 
 
 def test_an_append_that_is_refused_notices_the_silence_before_a_look(

@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from stratalog.compaction.plan.shard_survey import data_bytes_of
-from stratalog.server.background.pass_registry import PassStatus
+from stratalog.server.background.pass_registry import MAX_ERROR_LENGTH, PassStatus
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.copy_lag import partition_lag
 from stratalog.server.engine.storage_engine import StorageEngine
@@ -18,6 +18,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.partitions.store_trouble import StoreTrouble
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.rpc.paging import PageCursor, number_and_text, number_and_text_of
 from stratalog.v1 import tier_pb2
@@ -108,6 +109,10 @@ def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
     message.last_answer_ms = contact.last_answer_ms
     message.silence_ms = contact.silence_ms
     message.disk_appends_refused = contact.is_too_silent
+    failure = contact.failure
+    if failure is not None:
+        message.store_trouble = StoreTrouble.of(failure).value
+        message.store_failure = str(failure)[:MAX_ERROR_LENGTH]
     return message
 
 
