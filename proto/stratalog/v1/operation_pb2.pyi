@@ -889,6 +889,9 @@ class VerificationResult(_message.Message):
     UNREFERENCED_BYTES_FIELD_NUMBER: _builtins.int
     LEFT_OUT_SHARDS_FIELD_NUMBER: _builtins.int
     METADATA_ONLY_FIELD_NUMBER: _builtins.int
+    WAITING_UNREFERENCED_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_UNREFERENCED_BYTES_FIELD_NUMBER: _builtins.int
+    UNREFERENCED_DUE_TIME_MS_FIELD_NUMBER: _builtins.int
     object_count: _builtins.int
     """Objects that were looked at."""
     slice_count: _builtins.int
@@ -909,6 +912,12 @@ class VerificationResult(_message.Message):
     """The contents of object files were not read, as `metadata_only` asked for. Only their names and sizes were compared, so
     damage in them is not found, and the counts of objects, slices, bytes and records are 0.
     """
+    waiting_unreferenced_count: _builtins.int
+    """Those of the files of `unreferenced_count` whose grace is not over: uploads under way, and what dead ones have left."""
+    waiting_unreferenced_bytes: _builtins.int
+    """Size of these files."""
+    unreferenced_due_time_ms: _builtins.int
+    """The time before which none of these is deleted, by the store's clock, in milliseconds since 1970 UTC; -1: none waits."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerificationFinding]:
         """The first 1,000 of them."""
@@ -936,10 +945,13 @@ class VerificationResult(_message.Message):
         unreferenced_bytes: _builtins.int = ...,
         left_out_shards: _abc.Iterable[Global___LeftOutShard] | None = ...,
         metadata_only: _builtins.bool = ...,
+        waiting_unreferenced_count: _builtins.int = ...,
+        waiting_unreferenced_bytes: _builtins.int = ...,
+        unreferenced_due_time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "left_out_shards", b"left_out_shards", "loss_count", b"loss_count", "losses", b"losses", "metadata_only", b"metadata_only", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count", "unreferenced_bytes", b"unreferenced_bytes", "unreferenced_count", b"unreferenced_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "left_out_shards", b"left_out_shards", "loss_count", b"loss_count", "losses", b"losses", "metadata_only", b"metadata_only", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count", "unreferenced_bytes", b"unreferenced_bytes", "unreferenced_count", b"unreferenced_count", "unreferenced_due_time_ms", b"unreferenced_due_time_ms", "waiting_unreferenced_bytes", b"waiting_unreferenced_bytes", "waiting_unreferenced_count", b"waiting_unreferenced_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -955,6 +967,7 @@ class OrphanFile(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     WRITE_TIME_MS_FIELD_NUMBER: _builtins.int
+    DUE_TIME_MS_FIELD_NUMBER: _builtins.int
     kind: Global___OrphanKind.ValueType
     """Data, page, checkpoint, history, probe or multipart upload."""
     name: _builtins.str
@@ -963,6 +976,10 @@ class OrphanFile(_message.Message):
     """Size in the store; 0 for a multipart upload, whose size is unknown."""
     write_time_ms: _builtins.int
     """The time of the write, in milliseconds since 1970 UTC; of the beginning, for a multipart upload."""
+    due_time_ms: _builtins.int
+    """The time before which it is not deleted, by the store's clock, in milliseconds since 1970 UTC. -1: it has been deleted, is
+    due now, or was not listed by a dry run.
+    """
     def __init__(
         self,
         *,
@@ -970,10 +987,11 @@ class OrphanFile(_message.Message):
         name: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         write_time_ms: _builtins.int = ...,
+        due_time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "size_bytes", b"size_bytes", "write_time_ms", b"write_time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_time_ms", b"due_time_ms", "kind", b"kind", "name", b"name", "size_bytes", b"size_bytes", "write_time_ms", b"write_time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1105,7 +1123,9 @@ class CollectionResult(_message.Message):
 
     @_builtins.property
     def waiting_orphan_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanFile]:
-        """The first 1,000 orphans that were found and stay for a later collection."""
+        """The first 1,000 orphans that were found and stay for a later collection; in a dry run all files count that no commit refers
+        to and that stay for now, uploads under way among them.
+        """
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

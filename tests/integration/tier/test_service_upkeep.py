@@ -305,6 +305,20 @@ async def test_a_collection_sweeps_orphans_though_there_is_no_topic_any_more(tmp
         await bench.client.topics.delete("t")
         bench.server.engine.topics.manager.drop_leftovers()
         assert (await admin.collect()).orphans == ()
+        verified = await bench.command("tier", "verify", "--quick")
+        assert verified.exit_code == 0, "an upload under way looks the same"
+        assert (
+            "no commit refers to 3 files, 21B; `stratalog tier collect --dry-run` lists them"
+            in verified.stdout
+        )
+        due = utc_time(clock.now_ms() + DAY_MS)
+        assert (
+            f"3 files of these, 21B, waiting, deleted not before {due}: uploads under way" in verified.stdout
+        )
+        listed = await admin.collect(dry_run=True)
+        assert listed.orphan_files == ()
+        assert {one.name: (one.kind, one.size_bytes) for one in listed.waiting_orphan_files} == orphans
+        assert {one.due_time_ms for one in listed.waiting_orphan_files} == {clock.now_ms() + DAY_MS}
         clock.advance(DAY_MS)
         listed = await admin.collect(dry_run=True)
         assert {one.name: (one.kind, one.size_bytes) for one in listed.orphan_files} == orphans

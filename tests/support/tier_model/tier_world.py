@@ -238,7 +238,7 @@ class TierWorld:
             assert left_over_keys(self.bucket, tier.shard.metadata) == set()
             report = tier.verification.run(None, StopSignal(), lambda _: None)
             assert report.findings == ()
-            assert report.unreferenced_count == 0
+            assert report.unreferenced.file_count == 0
             assert report.gaps == (), "nothing was lost here by policy"
         assert left_over_keys(self.bucket, engine.topics.catalog) == set()
         assert [one.key for one in self.bucket.list("scratch/")] == []

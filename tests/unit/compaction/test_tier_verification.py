@@ -19,7 +19,7 @@ from stratalog.remote.json_document import plain_bytes
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects import object_parts
-from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
+from stratalog.remote.restore.metadata_scrub import FindingKind, Unreferenced, partition_findings
 from stratalog.server.worker_pools import running_together
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
@@ -139,13 +139,16 @@ def test_a_missing_object_is_a_finding_for_each_of_its_slices(reads_data: bool) 
 
 def test_files_that_no_commit_refers_to_are_counted() -> None:
     world = filled()
-    assert (verified(world).unreferenced_count, verified(world).unreferenced_bytes) == (0, 0)
+    assert verified(world).unreferenced == Unreferenced()
     name = world.orphan_upload()
-    world.clock.advance(25 * 3_600_000)
-    world.step("upload")
-    report = verified(world)
     size_bytes = len(world.bucket.get(world.tiered.layout.data_key(name)).data)
-    assert (report.unreferenced_count, report.unreferenced_bytes) == (1, size_bytes)
+    waiting = Unreferenced(1, size_bytes, 1, size_bytes, world.clock.now_ms() + 24 * 3_600_000)
+    assert verified(world).unreferenced == waiting, "an upload under way looks the same"
+    assert verified(world).findings == ()
+    world.step("upload")
+    world.clock.advance(25 * 3_600_000)
+    report = verified(world)
+    assert report.unreferenced == Unreferenced(1, size_bytes)
     assert report.findings == ()
     assert world.bucket.get(world.tiered.layout.data_key(name)), "nothing is deleted"
 

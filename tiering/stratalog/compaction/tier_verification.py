@@ -55,6 +55,7 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.metadata_scrub import (
     NO_PARTITION,
     FindingKind,
+    Unreferenced,
     VerificationFinding,
     absent_objects,
     document_findings,
@@ -102,9 +103,8 @@ class VerificationReport(NamedTuple):
     total_bytes: int = 0
     gaps: tuple[LiveSlice, ...] = ()
     """Recorded losses. They are no findings."""
-    unreferenced_count: int = 0
-    """Files that no commit refers to, those in their grace included. They are no findings either."""
-    unreferenced_bytes: int = 0
+    unreferenced: Unreferenced = Unreferenced()
+    """They are no findings either."""
     counts: Mapping[FindingKind, int] = _NO_COUNTS
     """Findings by kind."""
 
@@ -120,8 +120,7 @@ class VerificationReport(NamedTuple):
             total_slice_count=self.total_slice_count + other.total_slice_count,
             total_bytes=self.total_bytes + other.total_bytes,
             gaps=self.gaps + other.gaps,
-            unreferenced_count=self.unreferenced_count + other.unreferenced_count,
-            unreferenced_bytes=self.unreferenced_bytes + other.unreferenced_bytes,
+            unreferenced=self.unreferenced.plus(other.unreferenced),
             counts=Counter(self.counts) + Counter(other.counts),
         )
 
@@ -243,10 +242,7 @@ class TierVerification:
             if not faults:
                 # Only a sound head tells what it refers to.
                 found = unreferenced(store, log, CollectorSettings().grace_ms, stop)
-                report = report._replace(
-                    unreferenced_count=report.unreferenced_count + found.file_count,
-                    unreferenced_bytes=report.unreferenced_bytes + found.size_bytes,
-                )
+                report = report._replace(unreferenced=report.unreferenced.plus(found))
         state = newest_state(metadata)
         return report.with_findings([*partition_findings(state, newest_state(catalog), topic_ids)])
 

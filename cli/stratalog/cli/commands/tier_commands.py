@@ -570,6 +570,12 @@ def _print_verification(result: values.VerificationResult) -> None:
             f"no commit refers to {counted(result.unreferenced_count, 'file')},"
             f" {ByteSize(result.unreferenced_bytes)}; `stratalog tier collect --dry-run` lists them"
         )
+    if result.waiting_unreferenced_count:
+        click.echo(
+            f"{counted(result.waiting_unreferenced_count, 'file')} of these,"
+            f" {ByteSize(result.waiting_unreferenced_bytes)}, waiting, deleted not before"
+            f" {utc_time(result.unreferenced_due_time_ms)}: uploads under way, and what dead ones have left"
+        )
 
 
 def _place_of(finding: values.VerificationFinding) -> str:
@@ -646,13 +652,14 @@ def _print_collection(result: values.CollectionResult) -> None:
         )
     if result.dry_run and (result.orphan_files or result.waiting_orphan_files):
         print_table(
-            ("ORPHAN", "KIND", "SIZE", "WRITTEN", "NOW"),
+            ("ORPHAN", "KIND", "SIZE", "WRITTEN", "NOT BEFORE", "NOW"),
             [
                 (
                     one.name,
                     one.kind.value,
                     str(ByteSize(one.size_bytes)),
                     utc_time(one.write_time_ms),
+                    utc_time(one.due_time_ms),
                     word,
                 )
                 for word, files in (("goes", result.orphan_files), ("stays", result.waiting_orphan_files))

@@ -366,6 +366,16 @@ class VerificationResult(NamedTuple):
     """The contents of object files were not read, as `metadata_only` asked for. Only their names and sizes
     were compared, so damage in them is not found, and the counts of objects, slices, bytes and records are 0.
     """
+    waiting_unreferenced_count: int
+    """Those of the files of `unreferenced_count` whose grace is not over: uploads under way, and what dead
+    ones have left.
+    """
+    waiting_unreferenced_bytes: int
+    """Size of these files."""
+    unreferenced_due_time_ms: int
+    """The time before which none of these is deleted, by the store's clock, in milliseconds since 1970 UTC;
+    -1: none waits.
+    """
 
 
 class DroppedFile(NamedTuple):
@@ -405,6 +415,10 @@ class OrphanFile(NamedTuple):
     """Size in the store; 0 for a multipart upload, whose size is unknown."""
     write_time_ms: int
     """The time of the write, in milliseconds since 1970 UTC; of the beginning, for a multipart upload."""
+    due_time_ms: int
+    """The time before which it is not deleted, by the store's clock, in milliseconds since 1970 UTC. -1: it
+    has been deleted, is due now, or was not listed by a dry run.
+    """
 
 
 class CollectionResult(NamedTuple):
@@ -433,7 +447,9 @@ class CollectionResult(NamedTuple):
     orphan_files: tuple[OrphanFile, ...]
     """The first 1,000 orphans that were deleted."""
     waiting_orphan_files: tuple[OrphanFile, ...]
-    """The first 1,000 orphans that were found and stay for a later collection."""
+    """The first 1,000 orphans that were found and stay for a later collection; in a dry run all files count
+    that no commit refers to and that stay for now, uploads under way among them.
+    """
     trimmed_history_count: int
     """History files that were dropped because their commits are too old. They are deleted after their grace.
     """

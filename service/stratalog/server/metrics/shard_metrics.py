@@ -63,12 +63,17 @@ def of_verification(last: EndedVerification | None) -> Iterator[Metric]:
     yield gauge(
         "tier_verification_unreferenced_files",
         "Files that no commit refers to, at the last finished verification.",
-        0 if last is None else last.unreferenced_count,
+        0 if last is None else last.unreferenced.file_count,
     )
     yield gauge(
         "tier_verification_unreferenced_bytes",
         "Size of these files.",
-        0 if last is None else last.unreferenced_bytes,
+        0 if last is None else last.unreferenced.size_bytes,
+    )
+    yield gauge(
+        "tier_verification_waiting_unreferenced_files",
+        "Those of these files whose grace was not over then, such as uploads under way.",
+        0 if last is None else last.unreferenced.waiting_count,
     )
 
 

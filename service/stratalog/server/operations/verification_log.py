@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.compaction.tier_verification import VerificationReport
-from stratalog.remote.restore.metadata_scrub import FindingKind
+from stratalog.remote.restore.metadata_scrub import FindingKind, Unreferenced
 
 
 class EndedVerification(NamedTuple):
@@ -17,8 +17,7 @@ class EndedVerification(NamedTuple):
     read_data: bool
     finding_counts: Mapping[FindingKind, int]
     """Every kind is there."""
-    unreferenced_count: int
-    unreferenced_bytes: int
+    unreferenced: Unreferenced
 
 
 class VerificationLog:
@@ -38,6 +37,5 @@ class VerificationLog:
             end_ms=self._clock.now_ms(),
             read_data=reads_data,
             finding_counts={kind: report.counts.get(kind, 0) for kind in FindingKind},
-            unreferenced_count=report.unreferenced_count,
-            unreferenced_bytes=report.unreferenced_bytes,
+            unreferenced=report.unreferenced,
         )

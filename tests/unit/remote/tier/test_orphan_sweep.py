@@ -107,6 +107,65 @@ def test_a_dry_run_lists_and_deletes_nothing() -> None:
     assert keys_of(world.run()) == orphans
 
 
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_dry_run_lists_what_waits_with_the_time_before_which_no_sweep_deletes_it(
+    *, is_folded: bool
+) -> None:
+    world = World()
+    world.harness.added(world.log, world.epoch, (A0, 0, 5))
+    metadata = world.put_metadata_orphans()
+    first = {world.orphan(), *metadata}
+    probe = world.log.layout.scratch_prefixes[0] + "probe"
+    world.bucket.put(probe, b"probe")
+    begun_ms = world.clock.now_ms()
+    world.clock.advance(1_000)
+    world.commit()
+    world.clock.advance(1_000)
+    second = world.orphan()
+
+    def waiting() -> dict[str, int]:
+        report = world.run(is_dry_run=True)
+        assert report.deleted == ()
+        return {one.key: one.due_ms for one in report.waiting}
+
+    behind_ms = begun_ms + 1_000 + DAY_MS
+    found = {probe: begun_ms + DAY_MS} | dict.fromkeys(first, behind_ms)
+    assert waiting() == found | {second: world.clock.now_ms() + DAY_MS}, "no commit is behind it yet"
+    world.clock.advance(5_000)
+    assert waiting() == found | {second: world.clock.now_ms() + DAY_MS}
+    world.commit()
+    second_ms = world.clock.now_ms() + DAY_MS
+    assert waiting() == found | {second: second_ms}
+    if is_folded:
+        # A checkpoint has the time of its last commit only.
+        world.log.fold()
+        found |= dict.fromkeys(first, second_ms)
+        assert waiting() == found | {second: second_ms}
+    for due_ms in sorted({*found.values(), second_ms}):
+        world.clock.advance(due_ms - 1 - world.clock.now_ms())
+        assert keys_of(world.run(is_whole=True)) == set()
+        world.clock.advance(1)
+        due = {key for key, at_ms in (found | {second: second_ms}).items() if at_ms == due_ms}
+        assert keys_of(world.run(is_dry_run=True)) == due
+        assert keys_of(world.run(is_whole=True)) == due
+
+
+def test_an_object_that_is_committed_while_a_dry_run_lists_is_not_among_its_files() -> None:
+    world = World()
+    made = world.harness.put(world.log, (A1, 0, 5))
+    young = world.orphan()
+
+    def commit_first(operation: Operation) -> None:
+        if operation.verb == "LIST" and made.ref.name not in world.log.state().objects:
+            assert world.log.add([(made.ref, made.entries())], world.epoch).refused == ()
+
+    log = world.harness.log("looker", store=FaultyObjectStore(world.bucket, Random(0), before=commit_first))
+    store = FaultyObjectStore(world.bucket, Random(0), before=commit_first)
+    report = OrphanSweep(store, log, world.settings).run(world.clock.now_ms(), StopSignal(), is_dry_run=True)
+    assert made.ref.name in log.state().objects
+    assert [one.key for one in report.waiting] == [young]
+
+
 def test_without_candidates_nothing_is_committed() -> None:
     world = World()
     world.harness.added(world.log, world.epoch, (A0, 0, 5))

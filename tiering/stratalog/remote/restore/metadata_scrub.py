@@ -33,7 +33,7 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.restore.document_faults import document_faults
 from stratalog.remote.restore.stored_log import StoredLog
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepSettings
+from stratalog.remote.tier.orphan_sweep import NEVER_MS, OrphanKind, OrphanSweep, SweepSettings
 
 S = TypeVar("S", bound=HeadState)
 
@@ -77,8 +77,24 @@ class VerificationFinding(NamedTuple):
 class Unreferenced(NamedTuple):
     """Files that no commit refers to, those in their grace included. They cost money, and are no findings."""
 
-    file_count: int
-    size_bytes: int
+    file_count: int = 0
+    size_bytes: int = 0
+    waiting_count: int = 0
+    """Those of them whose grace is not over: uploads under way, and what dead ones have left."""
+    waiting_bytes: int = 0
+    due_ms: int = NEVER_MS
+    """The time before which none of these is deleted, by the store's clock; -1 if none waits."""
+
+    def plus(self, other: Unreferenced) -> Unreferenced:
+        """Both together."""
+        dues_ms = [one.due_ms for one in (self, other) if one.due_ms != NEVER_MS]
+        return Unreferenced(
+            file_count=self.file_count + other.file_count,
+            size_bytes=self.size_bytes + other.size_bytes,
+            waiting_count=self.waiting_count + other.waiting_count,
+            waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+            due_ms=min(dues_ms, default=NEVER_MS),
+        )
 
 
 def document_findings(
@@ -203,14 +219,24 @@ def newest_state(log: CommittedLog[S]) -> S:
 
 
 def unreferenced(store: ObjectStore, log: CommittedLog[Any], grace_ms: int, stop: StopSignal) -> Unreferenced:
-    """The files that a sweep of a log would find, without unfinished uploads. Raises StoreError,
+    """The files of a log that no commit refers to, without unfinished uploads. Raises StoreError,
     StoppingError.
     """
     log.refresh(dated=True)
     settings = SweepSettings(grace_ms=grace_ms, max_file_count=_MAX_COUNTED_ORPHANS)
     report = OrphanSweep(store, log, settings).run(log.store_date_ms, stop, is_dry_run=True)
-    found = [one for one in (*report.deleted, *report.waiting) if one.kind is not OrphanKind.UPLOAD]
-    return Unreferenced(len(found), sum(one.size_bytes for one in found))
+    going, waiting = (
+        [one for one in some if one.kind is not OrphanKind.UPLOAD]
+        for some in (report.deleted, report.waiting)
+    )
+    waiting_bytes = sum(one.size_bytes for one in waiting)
+    return Unreferenced(
+        file_count=len(going) + len(waiting),
+        size_bytes=sum(one.size_bytes for one in going) + waiting_bytes,
+        waiting_count=len(waiting),
+        waiting_bytes=waiting_bytes,
+        due_ms=min((one.due_ms for one in waiting), default=NEVER_MS),
+    )
 
 
 def _tiling_findings(tip: TopicIdPartition, partition: TieredPartition) -> Iterator[VerificationFinding]:

@@ -12,6 +12,10 @@ A listing alone cannot tell them from files that are about to be committed. So a
 
 A crash at any point leaves a raised horizon, or fewer orphans; the next sweep repeats the rest.
 
+A dry run lists all files that no commit refers to, with the time before which no sweep deletes them. Files
+that were put while it listed may have been committed since, so it compares with a second head. What is left
+may still be an upload under way: only the grace tells.
+
 The birth of a file is the newest commit that its writer knew, so a file is young until a later commit is
 older than the grace. In a log without later commits the horizon's own commit is that one.
 
@@ -24,6 +28,7 @@ later file is read, which names the right one.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
 import itertools
@@ -40,6 +45,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.protocol import ObjectInfo, ObjectStore, UnfinishedUpload
+from stratalog.remote.metadata.head.checkpoint import TimePoint
 from stratalog.remote.metadata.head.committed_log import CommittedLog, References
 from stratalog.remote.metadata.head.document_ref import FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head_state import HeadState
@@ -78,6 +84,8 @@ class Orphan(NamedTuple):
     size_bytes: int
     modified_ms: int
     """The time of its write, by the store's clock."""
+    due_ms: int = NEVER_MS
+    """The time of the store's clock before which no sweep deletes it; -1 outside of a dry run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +110,34 @@ class SweepReport(NamedTuple):
     deleted: tuple[Orphan, ...] = ()
     """The deleted orphans; those that would be deleted in a dry run."""
     waiting: tuple[Orphan, ...] = ()
-    """Candidates that were found and stay for a later sweep."""
+    """Candidates that were found and stay for a later sweep; in a dry run all files that no commit refers to
+    and that stay for now, uploads under way among them."""
     failures: tuple[str, ...] = ()
     """Work that the store refuses; a text for people each."""
     kept_count: int = 0
     """Those of `waiting` that the store refuses to delete."""
+
+
+class _Dues:
+    """The times before which no sweep deletes files of a log. Immutable.
+
+    A file goes once a commit behind its birth is older than the grace. In a log without one the next commit
+    is still to come.
+    """
+
+    def __init__(self, points: Sequence[TimePoint], now_ms: int, grace_ms: int) -> None:
+        """`points` are in the order of their commits."""
+        self._seqs = [point.seq for point in points]
+        # The earliest time from each point on: clocks of writers may differ.
+        earliest = itertools.accumulate((point.time_ms for point in reversed(points)), min, initial=now_ms)
+        self._times_ms = [*earliest][::-1]
+        self._grace_ms = grace_ms
+
+    def of(self, orphan: Orphan) -> int:
+        """The time of one file."""
+        if orphan.kind is OrphanKind.SCRATCH:
+            return orphan.modified_ms + self._grace_ms
+        return self._times_ms[bisect.bisect_right(self._seqs, _birth(orphan))] + self._grace_ms
 
 
 @dataclasses.dataclass(slots=True)
@@ -122,6 +153,8 @@ class _Scan:
     left_count: int = sys.maxsize
     """Names that this sweep may still list, of those that sort by birth."""
     is_done: bool = False
+    has_young: bool = False
+    """Whether files are candidates whose grace is not over."""
     history_names: tuple[str, ...] = ()
     """All history files that were listed."""
 
@@ -153,7 +186,8 @@ class OrphanSweep:
         """
         with self._lock:
             if is_dry_run:
-                scan = _Scan(is_whole=True, seq=self._old_seq(now_ms), begun_ms=now_ms)
+                old_seq = self._old_seq(now_ms)
+                scan = _Scan(is_whole=True, seq=old_seq, begun_ms=now_ms, has_young=True)
                 return self._dry_run(scan, now_ms, stop)
             scan, self._scan = self._next_scan(now_ms, is_whole=is_whole), None
             report = self._run(scan, now_ms, stop)
@@ -180,11 +214,21 @@ class OrphanSweep:
 
     def _dry_run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
         references = self._log.references(self._replaced.names)
-        found = self._first(self._candidates(scan, references, now_ms, stop))
-        going = [one for one in found if _birth(one) < scan.seq]
-        waiting = [one for one in found if _birth(one) >= scan.seq]
-        uploads, failures = self._old_uploads(now_ms, stop)
-        return SweepReport((*going, *map(_orphan_of, uploads)), tuple(waiting), failures)
+        dues = _Dues(self._log.commit_times(), now_ms, self._settings.grace_ms)
+        going: list[Orphan] = []
+        waiting: list[Orphan] = []
+        for one in self._candidates(scan, references, now_ms, stop):
+            found = one._replace(due_ms=dues.of(one))
+            some = going if found.due_ms <= now_ms else waiting
+            if len(some) < self._settings.max_file_count:
+                some.append(found)
+        going = self._uncommitted(going, scan.history_names)
+        waiting = self._uncommitted(waiting, scan.history_names)
+        uploads, failures = self._uploads(sys.maxsize, stop)
+        for upload in uploads:
+            found = _orphan_of(upload, upload.begun_ms + self._settings.grace_ms)
+            (going if found.due_ms <= now_ms else waiting).append(found)
+        return SweepReport(tuple(going), tuple(waiting), failures)
 
     def _run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
         references = self._log.references(self._replaced.names)
@@ -204,7 +248,8 @@ class OrphanSweep:
         deleted = [one for one in due if one.key not in kept]
         gone = {one.key for one in deleted}
         waiting = tuple(one for one in files if one.key not in gone)
-        uploads, failures = self._old_uploads(now_ms, stop) if scan.is_done and scan.is_whole else ([], ())
+        old_ms = now_ms - self._settings.grace_ms
+        uploads, failures = self._uploads(old_ms, stop) if scan.is_done and scan.is_whole else ([], ())
         for upload in uploads:
             stop.check()
             self._store.abort_upload(upload)
@@ -227,15 +272,18 @@ class OrphanSweep:
         self, files: Sequence[Orphan], horizon_seq: int, history_names: Sequence[str]
     ) -> list[Orphan]:
         """Those of the candidates that may be deleted, by a head that was read after the horizon."""
+        return self._uncommitted([one for one in files if _birth(one) < horizon_seq], history_names)
+
+    def _uncommitted(self, files: Sequence[Orphan], history_names: Sequence[str]) -> list[Orphan]:
+        """Those of the candidates that the head, which is read now, does not refer to either."""
         if not files:
             return []
         references = self._log.references(self._replaced.names)
-        old = [one for one in files if _birth(one) < horizon_seq]
-        has_history = any(one.kind is OrphanKind.HISTORY for one in old)
+        has_history = any(one.kind is OrphanKind.HISTORY for one in files)
         chain = self._history_chain(history_names, references) if has_history else frozenset[str]()
         return [
             one
-            for one in old
+            for one in files
             if one.kind is OrphanKind.SCRATCH
             or not (references.has(_name(one.key)) or _name(one.key) in chain)
         ]
@@ -259,7 +307,8 @@ class OrphanSweep:
                 birth = newest_seq_of(file_kind, name)
                 # In a quiet log the newest commit gets no older one behind it but by the horizon's commit.
                 is_quiet = self._log.state().seq == scan.seq
-                if birth < scan.seq or (birth == scan.seq and is_quiet and info.modified_ms <= old_ms):
+                is_old = birth < scan.seq or (birth == scan.seq and is_quiet and info.modified_ms <= old_ms)
+                if is_old or scan.has_young:
                     yield Orphan(kind, info.key, info.size, info.modified_ms)
         if not scan.is_whole or scan.left_count == 0:
             return
@@ -267,19 +316,20 @@ class OrphanSweep:
             scan.level, scan.after = len(_BY_BIRTH), ""
             yield from self._history_candidates(scan, references, old_ms, stop)
         scan.level = len(_BY_BIRTH) + 1
-        yield from self._probes(old_ms, stop)
+        yield from self._probes(sys.maxsize if scan.has_young else old_ms, stop)
 
     def _names_by_birth(
         self, scan: _Scan, kind: FileKind, level: int, stop: StopSignal
     ) -> Iterator[ObjectInfo]:
-        """The files of a kind that were born at or before the scan's commit, from its place on."""
+        """The files of a kind that were born at or before the scan's commit, from its place on; with young
+        ones all."""
         prefix = kind.key(self._log.layout, "")
         if level > scan.level:
             scan.level, scan.after = level, ""
         first = "" if scan.is_whole else prefix + seq_prefix(self._swept_seq)
         end = prefix + seq_prefix(scan.seq + 1)
         for info in self._store.list(prefix, start_after=max(scan.after, first)):
-            if info.key >= end or scan.left_count == 0:
+            if (info.key >= end and not scan.has_young) or scan.left_count == 0:
                 return
             stop.check()
             scan.left_count -= 1
@@ -301,7 +351,7 @@ class OrphanSweep:
         for name, info in found.items():
             birth = newest_seq_of(FileKind.HISTORY, name)
             is_old = birth < scan.seq or (birth == scan.seq and is_quiet and info.modified_ms <= old_ms)
-            if is_old and not references.has(name) and name not in chain:
+            if (is_old or scan.has_young) and not references.has(name) and name not in chain:
                 yield Orphan(OrphanKind.HISTORY, info.key, info.size, info.modified_ms)
 
     def _history_chain(self, names: Sequence[str], references: References) -> frozenset[str]:
@@ -330,19 +380,21 @@ class OrphanSweep:
         return frozenset(chain if current is not None else names)
 
     def _probes(self, old_ms: int, stop: StopSignal) -> Iterator[Orphan]:
+        """The probes that were written by this time."""
         for prefix in self._log.layout.scratch_prefixes:
             for info in self._store.list(prefix):
                 stop.check()
                 if info.modified_ms <= old_ms:
                     yield Orphan(OrphanKind.SCRATCH, info.key, info.size, info.modified_ms)
 
-    def _old_uploads(self, now_ms: int, stop: StopSignal) -> tuple[list[UnfinishedUpload], tuple[str, ...]]:
-        """Unfinished uploads whose grace is over, as many as one sweep deletes; the refusals of the store."""
+    def _uploads(self, until_ms: int, stop: StopSignal) -> tuple[list[UnfinishedUpload], tuple[str, ...]]:
+        """Unfinished uploads that were begun by this time, as many as one sweep deletes; the refusals of the
+        store."""
         uploads: list[UnfinishedUpload] = []
         try:
             for upload in self._store.list_uploads(self._log.layout.prefix):
                 stop.check()
-                if upload.begun_ms <= now_ms - self._settings.grace_ms:
+                if upload.begun_ms <= until_ms:
                     uploads.append(upload)
                 if len(uploads) == self._settings.max_file_count:
                     break
@@ -355,8 +407,8 @@ class OrphanSweep:
         return uploads, ()
 
 
-def _orphan_of(upload: UnfinishedUpload) -> Orphan:
-    return Orphan(OrphanKind.UPLOAD, upload.key, 0, upload.begun_ms)
+def _orphan_of(upload: UnfinishedUpload, due_ms: int = NEVER_MS) -> Orphan:
+    return Orphan(OrphanKind.UPLOAD, upload.key, 0, upload.begun_ms, due_ms)
 
 
 def _name(key: str) -> str:

@@ -239,8 +239,11 @@ def _verification_message(result: VerificationResult) -> operation_pb2.Verificat
         findings=map(_finding_message, report.findings),
         losses=map(_loss_message, report.gaps[:MAX_LISTED_COUNT]),
         loss_count=len(report.gaps),
-        unreferenced_count=report.unreferenced_count,
-        unreferenced_bytes=report.unreferenced_bytes,
+        unreferenced_count=report.unreferenced.file_count,
+        unreferenced_bytes=report.unreferenced.size_bytes,
+        waiting_unreferenced_count=report.unreferenced.waiting_count,
+        waiting_unreferenced_bytes=report.unreferenced.waiting_bytes,
+        unreferenced_due_time_ms=report.unreferenced.due_ms,
         metadata_only=not result.has_read_data,
     )
 
@@ -305,6 +308,7 @@ def _orphan_message(orphan: Orphan) -> operation_pb2.OrphanFile:
         name=orphan.key,
         size_bytes=orphan.size_bytes,
         write_time_ms=orphan.modified_ms,
+        due_time_ms=orphan.due_ms,
     )
 
 

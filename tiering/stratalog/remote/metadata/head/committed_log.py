@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import (
@@ -23,7 +24,7 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.remote.loading_cache import CacheStats
-from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, TimePoint
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, Replacement, TrackedFile
 from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
@@ -312,6 +313,13 @@ class CommittedLog(Generic[S]):
         _, root = self._read_root()
         times = () if root is None else root.times
         return max((point.seq for point in times if point.time_ms <= time_ms), default=0)
+
+    def commit_times(self) -> Sequence[TimePoint]:
+        """Commits and their times, as many as the head and its checkpoint tell, oldest first. `seq_at` goes
+        by no others. Raises StoreError."""
+        view, root = self._read_root()
+        inline = (TimePoint(seq=commit.seq, time_ms=commit.time_ms) for commit in view.head.commits)
+        return sorted((*(() if root is None else root.times), *inline), key=attrgetter("seq"))
 
     def references(self, names_of: Callable[[Sequence[Replacement]], Container[str]]) -> References:
         """Read the current head, and return the files that it refers to. `names_of`: returns the names of the
