@@ -9,9 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stratalog.base.clock import SystemClock
+from stratalog.base.errors import PreconditionFailedError
 from stratalog.cli.main import stratalog
+from stratalog.cli.store_access.store_actor import store_actor
 from stratalog.cli.store_repair import byte_progress
 from stratalog.objectstore.open_store import open_store
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.store_identity import StoreIdentity
 from tests.support.tiered.restore_world import RestoreWorld
 
 
@@ -43,6 +47,33 @@ def test_objects_that_are_there_are_not_copied_again(source: str, tmp_path: Path
     assert again["copied"]["there_count"] == again["object_count"] == int(count)
     assert again["copied"]["damages"] == []
     assert json.loads(restore(source, "--plan", "--json").stdout)["copied"] is None
+
+
+def test_the_same_command_goes_on_with_the_moment_of_an_interrupted_attempt(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source goes on in between."""
+    target = f"file://{tmp_path}/target"
+    plan = json.loads(restore(source, "--plan", "--json").stdout)
+    with monkeypatch.context() as patch:
+
+        def dies(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(StoreIdentity, "encode", dies)
+        assert restore(source, target).exit_code == 130
+    with store_actor(source, "test") as actor:
+        Catalog.open(actor).create("later", 1, {})
+    after = json.loads(restore(source, "--plan", "--json").stdout)
+    assert after["catalog_seq"] == plan["catalog_seq"] + 1
+    with pytest.raises(PreconditionFailedError) as refused:
+        restore(source, target, "--until", f"catalog:{after['catalog_seq']}")
+    assert refused.value.fields["catalog_commit"] == plan["catalog_seq"]
+    done = restore(source, target, "--json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("goes on with the restore that was interrupted, and with its moment")
+    assert json.loads(done.stdout)["catalog_seq"] == plan["catalog_seq"]
+    assert json.loads(done.stdout)["copied"]["there_count"] == plan["object_count"]
 
 
 def test_an_object_that_is_damaged_in_the_source_is_named(source: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +18,7 @@ from stratalog.cli.store_repair.byte_progress import byte_progress
 from stratalog.client.position import OffsetPosition, TimePosition
 
 if TYPE_CHECKING:
+    from stratalog.objectstore.protocol import ObjectStore
     from stratalog.remote.metadata.head.head_log import StoreActor
     from stratalog.remote.restore.store_cut import Until
     from stratalog.remote.restore.store_restore import RestorePlan, RestoreProgress, StoreRestore
@@ -70,28 +71,33 @@ def restore(
     memory, and their checksums are compared on the way. An object that is damaged in SOURCE is copied as it
     is, and said.
 
-    TARGET is empty, or has the files of an earlier attempt at the same restore, which goes on. It becomes a
-    store at the very end. It has an id of its own, so start its server with a new data directory, and run
-    `stratalog tier verify` there.
+    TARGET is empty, or has the files of an earlier attempt, which goes on: without --until with the moment of
+    that attempt, also if SOURCE has gone on. It becomes a store at the very end. It has an id of its own, so
+    start its server with a new data directory, and run `stratalog tier verify` there.
 
     \b
     Examples:
       stratalog tier restore s3://bucket/prefix --until 1 --plan
       stratalog tier restore s3://bucket/prefix s3://bucket/restored
     """
+    from stratalog.objectstore.open_store import open_store
     from stratalog.remote.restore.store_cut import StoreCutter
     from stratalog.remote.restore.store_restore import StoreRestore
 
     if target is None and not is_plan:
         raise click.UsageError("name the TARGET, or show the plan only with --plan")
-    with store_actor(source, "restore") as actor:
+    with store_actor(source, "restore") as actor, ExitStack() as stack:
         if until.shard == 0 and until.seq is not None and actor.identity.shard_count > 1:
             click.echo("the commit is one of shard 0; SHARD:COMMIT names another one's", err=True)
+        written = None
+        if target is not None and not is_plan:
+            written = stack.enter_context(closing(open_store(target, clock=actor.clock, ids=actor.ids)))
+            until = _going_on(until, actor, written)
         cut = StoreCutter(actor.store, actor.identity).cut(until)
         work = StoreRestore(actor.store, actor.identity, cut, actor.clock.now_ms())
         plan, done = work.plan(), None
-        if target is not None and not is_plan:
-            done = _write(work, actor, target, accepts_loss=accept_loss)
+        if written is not None:
+            done = _write(work, actor, written, accepts_loss=accept_loss)
     if as_json:
         copied = None if done is None else value_document(done)
         print_json({"written": not is_plan, "copied": copied, **value_document(plan)})
@@ -99,19 +105,30 @@ def restore(
         _print_plan(plan, done)
 
 
-def _write(work: StoreRestore, actor: StoreActor, target_url: str, *, accepts_loss: bool) -> RestoreProgress:
+def _going_on(until: Until, actor: StoreActor, target: ObjectStore) -> Until:
+    """The moment of an interrupted restore of this source, if no other one is asked for."""
+    from stratalog.remote.restore.restore_note import RestoreNote
+    from stratalog.remote.restore.store_cut import Until
+
+    note = RestoreNote.find(target) if until == Until() else None
+    if note is None or note.source_id != actor.identity.store_id:
+        return until
+    click.echo("goes on with the restore that was interrupted, and with its moment", err=True)
+    return Until(seqs=note.seqs)
+
+
+def _write(
+    work: StoreRestore, actor: StoreActor, target: ObjectStore, *, accepts_loss: bool
+) -> RestoreProgress:
     """Make the new store, with its progress on standard error."""
-    from stratalog.objectstore.open_store import open_store
+    writer = dataclasses.replace(actor, store=target, identity=work.identity_for(target))
+    with byte_progress(actor.clock, work.plan().object_bytes, "copies objects") as show_bytes:
 
-    with closing(open_store(target_url, clock=actor.clock, ids=actor.ids)) as target:
-        writer = dataclasses.replace(actor, store=target, identity=work.identity_for(target))
-        with byte_progress(actor.clock, work.plan().object_bytes, "copies objects") as show_bytes:
+        def show(progress: RestoreProgress) -> None:
+            count = progress.server_count + progress.through_here_count + progress.there_count
+            show_bytes(f"copied {counted(count, 'object')}", progress.done_bytes)
 
-            def show(progress: RestoreProgress) -> None:
-                count = progress.server_count + progress.through_here_count + progress.there_count
-                show_bytes(f"copied {counted(count, 'object')}", progress.done_bytes)
-
-            return work.write(writer, show, accepts_loss=accepts_loss)
+        return work.write(writer, show, accepts_loss=accepts_loss)
 
 
 def _print_plan(plan: RestorePlan, done: RestoreProgress | None) -> None:

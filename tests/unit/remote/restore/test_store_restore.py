@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from stratalog.base.errors import PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.restore.restore_note import RESTORE_NOTE_KEY, RestoreNote
 from stratalog.remote.restore.store_cut import StoreCutter, Until
 from stratalog.remote.restore.store_restore import StoreRestore
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.store_faults import Fault, FaultsAt
+from stratalog.testing.store_faults import Fault, FaultsAt, Operation
 from tests.support.tiered.restore_world import RestoreWorld
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -118,3 +120,62 @@ def test_a_death_at_any_write_is_repaired_by_the_next_attempt() -> None:
             tiered = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
             tiered.metadata.check()
             assert world.readable(tiered) == before
+            assert RestoreNote.find(target) is None
+
+
+class _DiesAtWrite:
+    """A plan that stops before one write. Not thread-safe: one actor has it."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, operation: Operation) -> Fault:
+        if not operation.verb.startswith("PUT"):
+            return Fault.NONE
+        self._left -= 1
+        return Fault.STOPS_BEFORE if self._left == -1 else Fault.NONE
+
+
+def test_an_interrupted_restore_goes_on_with_its_moment_though_the_source_has_gone_on() -> None:
+    for number in itertools.count():
+        world = filled()
+        before, target = world.readable(), MemoryObjectStore(world.clock)
+        try:
+            write(world, FaultyObjectStore(target, Random(0), _DiesAtWrite(number)))
+        except ActorStopped:
+            world.step("upload")
+        else:
+            break
+        note = RestoreNote.find(target)
+        if note is None:
+            assert list(target.list("")) == []
+            continue
+        with pytest.raises(PreconditionFailedError) as refused:
+            write(world, target)
+        assert refused.value.fields["catalog_commit"] == note.seqs[0]
+        write(world, target, Until(seqs=note.seqs))
+        assert world.readable(TieredStore(MemoryFileSystem(), target, world.clock, world.ids)) == before
+        assert RestoreNote.find(target) is None, "it is finished"
+        write(world, target, Until(seqs=note.seqs))
+    assert number > 8
+
+
+def test_a_note_that_is_damaged_or_of_other_commits_is_refused() -> None:
+    world = filled()
+    target = MemoryObjectStore(world.clock)
+    note = RestoreNote(StoreIdentity.open(world.bucket).store_id, (1, 10_000))
+    note.begin(target)
+    assert RestoreNote.find(target) == note
+    with pytest.raises(PreconditionFailedError):
+        restore_of(world, Until(seqs=note.seqs))
+    with pytest.raises(PreconditionFailedError):
+        restore_of(world, Until(seqs=(1,)))
+    data = bytearray(target.get(RESTORE_NOTE_KEY).data)
+    for position in range(len(data)):
+        data[position] ^= 1
+        target.put(RESTORE_NOTE_KEY, bytes(data))
+        with pytest.raises(StoreCorruptError):
+            RestoreNote.find(target)
+        data[position] ^= 1
+    with pytest.raises(StoreCorruptError):
+        StoreIdentity.find(target)

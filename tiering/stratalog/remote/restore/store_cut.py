@@ -24,13 +24,15 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class Until(NamedTuple):
-    """The end of what is restored: a time, or a commit of one log. Without either it is now."""
+    """The end of what is restored: a time, a commit of one log, or one of each. Without any it is now."""
 
     time_ms: int | None = None
     """Milliseconds since 1970, by the clocks of the writers."""
     seq: int | None = None
     shard: int | None = None
     """The shard of the commit; None for the catalog."""
+    seqs: tuple[int, ...] = ()
+    """The commits of the catalog and of each shard."""
 
 
 class CutMoment(NamedTuple):
@@ -89,6 +91,15 @@ class StoreCutter:
         """
         logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
         heads = [_head_of(log) for log in logs]
+        if until.seqs:
+            if len(until.seqs) != len(logs) or any(
+                seq > head.seq for seq, head in zip(until.seqs, heads, strict=True)
+            ):
+                raise PreconditionFailedError(
+                    "the store does not have these commits; look whether it is the right one",
+                    commits=",".join(map(str, until.seqs)),
+                )
+            return CutMoment(tuple(heads), until.seqs)
         time_ms, position = until.time_ms, 0
         if until.seq is not None:
             position = 0 if until.shard is None else until.shard + 1

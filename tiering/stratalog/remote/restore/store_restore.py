@@ -7,8 +7,9 @@
    that was interrupted is repeated, and one that was not finished serves no server.
 
 The id of the new store follows from the old id, the target and the cut: a repeated attempt goes on with its
-own files, and a restore of another cut refuses them. Data directories are bound to the id of their store, so
-a server starts on the new store with a new data directory.
+own files, and a restore of another cut refuses them. The cut is noted in the target (see `restore_note`), so
+that a repeated attempt goes on with it though the source has gone on. Data directories are bound to the id of
+their store, so a server starts on the new store with a new data directory.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.restore.new_head import Beginning, put_new_head
 from stratalog.remote.restore.object_copy import CopiedObject, ObjectCopy
 from stratalog.remote.restore.partition_tiling import LostOffsets, closed
+from stratalog.remote.restore.restore_note import RestoreNote, end_note
 from stratalog.remote.restore.shard_rebuild import live_objects
 from stratalog.remote.restore.store_cut import StoreCut
 from stratalog.remote.restore.stored_log import StoredLog
@@ -134,6 +136,11 @@ class StoreRestore:
             problems=self._cut.problems,
         )
 
+    @property
+    def _note(self) -> RestoreNote:
+        seqs = (self._cut.catalog.seq, *(state.seq for state in self._cut.shards))
+        return RestoreNote(self._identity.store_id, seqs)
+
     def identity_for(self, target: ObjectStore) -> StoreIdentity:
         """The identity of the new store."""
         name = f"{target.url} {self._cut.catalog.seq} {[state.seq for state in self._cut.shards]}"
@@ -167,12 +174,16 @@ class StoreRestore:
             target.put(IDENTITY_KEY, actor.identity.encode(), if_absent=True)
         if StoreIdentity.open(target) != actor.identity:
             raise PreconditionFailedError("another store was made there meanwhile", store=target.url)
+        end_note(target)
         return progress
 
     def _copy_objects(
         self, actor: StoreActor, on_object: Callable[[RestoreProgress], None]
     ) -> RestoreProgress:
+        self._note.require_no_other(actor.store)
         there = self._require_own(actor.store, actor.identity.store_id)
+        if IDENTITY_KEY not in there:
+            self._note.begin(actor.store)
         copying, progress = ObjectCopy(self._source, actor.store), RestoreProgress()
 
         def copy(item: tuple[StoreLayout, ObjectRef]) -> CopiedObject:
@@ -296,7 +307,7 @@ def _put_head(
 
 def _foreign(target: ObjectStore, key: str) -> PreconditionFailedError:
     return PreconditionFailedError(
-        "the target has files that this restore has not written; choose an empty one",
+        "the target has files of something else, or of a restore of another moment; choose an empty one",
         store=target.url,
         key=key,
     )
