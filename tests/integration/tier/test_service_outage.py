@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -21,6 +22,8 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.tier.partition_upload import OVERTAKEN, PartitionUpload
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.metrics.queue_metrics import of_space
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -274,6 +277,37 @@ async def test_an_upload_in_an_outage_fails_and_changes_nothing() -> None:
             bench.server.engine.tier.manager.upload_pass()
         assert bench.partition().log_start_offset == start > 0
         world.store.is_away = False
+
+
+@pytest.mark.parametrize("moment", ["copy_into", "_read"])
+async def test_retention_that_overtakes_an_upload_says_that_the_next_pass_mends_it(moment: str) -> None:
+    """The look at the store of local retention is older than that of the upload."""
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.bytes": str(RETAINED_BYTES), "remote.copy.max.age.ms": "1"})
+        await load(bench, world.clock, 12)
+        await bench.client.admin.upload(["t"])
+        await load(bench, world.clock, 30)
+        world.clock.advance(HOUR_MS)
+        engine = bench.server.engine
+        upload = engine.passes.task("upload", engine.tier.manager.upload_pass)
+        work = getattr(PartitionUpload, moment)
+
+        def overtaken(self: PartitionUpload, *arguments: int) -> object:
+            world.store.is_away = True
+            engine.local.retention.run()
+            world.store.is_away = False
+            return work(self, *arguments)
+
+        with patch.object(PartitionUpload, moment, overtaken):
+            upload()
+        [failure] = (engine.passes.status("upload").last_outcome or PassOutcome()).failures
+        assert failure.startswith(f"{OVERTAKEN} offset=`12`")
+        world.clock.advance(HOUR_MS)
+        upload()
+        assert engine.passes.status("upload").consecutive_failure_count == 0
+        gaps = [(one.base_offset, one.gap.reason) for one in committed(bench).slices if one.gap is not None]
+        assert gaps == [(12, "expired")]
 
 
 FLOOR = {"log.dir.min.free.bytes": "1000"}

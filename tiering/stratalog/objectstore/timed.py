@@ -113,7 +113,7 @@ class TimedObjectStore:
             if self._hanging[key] >= MAX_HANGING_COUNT:
                 raise StoreUnavailableError(
                     "earlier requests for the file hang, and no more are sent before one of them ends; find"
-                    " out why the store does not answer, or restart the server",
+                    " out why the store does not answer; a restart helps only once it does",
                     key=key,
                     hanging=self._hanging[key],
                     store=self._inner.url,

@@ -189,7 +189,7 @@ def hanging_shard(at_work_s: int) -> LogStoreError:
     """The error of a shard that has been at work for so many seconds."""
     return StoreUnavailableError(
         "the work on the shard has not ended, and begins anew once it has; find out why the store"
-        " does not answer, or restart the server",
+        " does not answer; a restart helps only once it does",
         at_work_s=at_work_s,
     )
 

@@ -67,6 +67,12 @@ class UploadCandidate(NamedTuple):
         return TopicIdPartition(self.log.topic_id, self.log.topic_partition.partition)
 
 
+OVERTAKEN = (
+    "local retention has deleted records before their upload; the next pass puts the loss on record and goes"
+    " on behind them, so nothing has to be done"
+)
+
+
 class PartitionUpload:
     """The upload of one partition's records in one pass. Not thread-safe: guarded by the lock of its
     `Uploader`."""
@@ -124,7 +130,7 @@ class PartitionUpload:
         log.begin_upload(sources[-1].end_offset)
         if log.offsets.local_log_start_offset > self.next_offset:
             raise OffsetOutOfRangeError(
-                "the local log begins behind the tiered end by now; the next pass records the gap",
+                "the local log begins behind the tiered end by now, and the next pass puts the gap on record",
                 offset=self.next_offset,
                 log_start_offset=log.offsets.local_log_start_offset,
                 log_end_offset=log.offsets.log_end_offset,
@@ -308,7 +314,13 @@ def in_log(disk: DiskCalls, log: UnifiedLog, work: Callable[[], Result]) -> Resu
 
 def upload_error(candidate: UploadCandidate, failure: Exception) -> LogStoreError:
     """The error of a partition's upload that has failed. A failure that no code foresees is a defect, and its
-    traceback is logged."""
+    traceback is logged. Retention that overtakes an upload on the disk, as behind an outage, is no fault of
+    the log."""
+    if isinstance(failure, OffsetOutOfRangeError):
+        offset, log_start_offset = failure.fields.get("offset"), candidate.log.offsets.log_start_offset
+        if isinstance(offset, int) and offset < log_start_offset:
+            fields = failure.fields | candidate.log.topic_partition.error_fields
+            return OffsetOutOfRangeError(OVERTAKEN, **fields)
     if isinstance(failure, LogStoreError):
         return failure
     topic_partition = candidate.log.topic_partition

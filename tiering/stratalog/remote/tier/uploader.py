@@ -503,7 +503,7 @@ class Uploader:
         if lingering_count >= one.settings.put_count:
             raise StoreUnavailableError(
                 "earlier uploads hang in their requests, and nothing more is sent before one of them ends;"
-                " find out why the store does not answer, or restart the server",
+                " find out why the store does not answer; a restart helps only once it does",
                 hanging=lingering_count,
                 store=self._store.url,
             )
@@ -514,6 +514,8 @@ class Uploader:
         for tip, upload in list(one.uploads.items()):
             if upload.is_finished:
                 del one.uploads[tip]
+                if upload.error is not None:
+                    upload.error = upload_error(upload.candidate, upload.error)
                 self._history.note_end(tip, upload.error)
                 if upload.error is not None:
                     self._report_failure(one, upload.candidate, upload.error)
