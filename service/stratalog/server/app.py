@@ -208,6 +208,7 @@ class Server:
         self.port = self._transport.port
         self._metrics = ServerMetrics()
         self._metrics.process = ProcessCollector(registry=None)
+        self._metrics.is_listening = lambda: not self._transport.fault
         self._closing = Closing(loop)
         errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
         statuses = ErrorStatuses(self._clock, self._ids, errors)

@@ -94,6 +94,8 @@ class ServerMetrics(Collector):
         self.reloaded_files: Sequence[ReloadedFiles] = ()
         self.tls: ServerTls | None = None
         self.process: Collector | None = None
+        self.is_listening: Callable[[], bool] | None = None
+        """Whether the port of gRPC is listened on. Any thread may ask."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -112,6 +114,12 @@ class ServerMetrics(Collector):
         yield from self._of_object_tier()
 
     def _of_requests(self) -> Iterator[Metric]:
+        if self.is_listening is not None:
+            yield gauge(
+                "server_listening",
+                "1 while the port of gRPC is listened on.",
+                int(self.is_listening()),
+            )
         if self.reloaded_files:
             yield from of_reloads(self.reloaded_files)
         if self.tls is not None:

@@ -165,11 +165,11 @@ async def test_a_server_with_tls_listens_again_and_is_not_ready_meanwhile(
             assert answer.status == "503 Service Unavailable"
             assert answer.text.startswith(f"nothing listens on 127.0.0.1:{server.port}: ")
             if not is_mutual:
-                path = f"{site.authority.path}", "", READY_PATH
-                assert await asyncio.to_thread(scrape, server.metrics_port, *path) == (
-                    503,
-                    answer.text + "\n",
-                )
+                port, authority = server.metrics_port, site.authority.path
+                probe = await asyncio.to_thread(scrape, port, authority, path=READY_PATH)
+                assert probe == (503, f"{answer.text}\n")
+                _, text = await asyncio.to_thread(scrape, port, authority, site.tokens["admin"])
+                assert "\nstratalog_server_listening 0.0\n" in text
         await until(lambda: "listens on" in caplog.text)
         assert await readiness() == OK
         async with site.client("admin", **of_holder) as client:
