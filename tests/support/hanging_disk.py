@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -39,12 +39,19 @@ def hanging_disk(gate: Gate, hanging: Collection[str], *operations: str) -> Hook
     return HookedDisk(before)
 
 
-class HangingAtOpening:
-    """A disk that answers the first looks of a start, and hangs in log directories once a log opens there. A
-    test arms it; threads come to it."""
+def opens_log(name: str, path: str) -> bool:
+    return name == "list_directory" and path[-1].isdigit()
 
-    def __init__(self, *log_dirs: str) -> None:
+
+class HangingAtOpening:
+    """A disk that answers the first looks of a start, and hangs in log directories once a log opens there, or
+    from another operation on. A test arms it; threads come to it."""
+
+    def __init__(self, *log_dirs: str, begins: Callable[[str, str], bool] = opens_log) -> None:
+        """`begins` gets the name and the path of each operation there; it hangs from the first on for which
+        that returns True."""
         self.gate = Gate()
+        self._begins = begins
         self.disk = HookedDisk(self._before)
         self._log_dirs = tuple(f"{path}/" for path in log_dirs)
         self._hanging: set[str] = set()
@@ -61,7 +68,7 @@ class HangingAtOpening:
 
     def _before(self, name: str, path: str) -> None:
         found = [one for one in self._log_dirs if f"{path}/".startswith(one)]
-        if self._is_armed and name == "list_directory" and path[-1].isdigit():
+        if self._is_armed and self._begins(name, path):
             self._hanging.update(found)
         if name != "close" and self._hanging.intersection(found):
             self.gate.pass_through()

@@ -212,6 +212,7 @@ class LogManager:
             for directory in self.directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()
+        self.directories.end_start()
 
     def create_logs(self, sought: Sequence[SoughtPartition]) -> None:
         """Give a directory to each of these partitions that has none, so that `open_log` finds it.

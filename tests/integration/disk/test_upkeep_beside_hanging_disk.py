@@ -317,6 +317,57 @@ async def test_a_start_leaves_a_disk_that_hangs_while_its_logs_open(
         assert not hanging.disk.exists(f"{hung}/{deleted}-0")
 
 
+@pytest.mark.parametrize(
+    ("operation", "file"),
+    [
+        ("read_file", "seen-heads"),
+        ("read_file", "leader-epoch-checkpoint"),
+        ("sync", "claims-0000.tmp"),
+        ("rename", "seen-heads.tmp"),
+        ("sync_directory", "other"),
+        ("reserve", ".spare-stop"),
+    ],
+)
+async def test_a_start_leaves_a_disk_that_hangs_between_the_first_looks_and_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, file: str
+) -> None:
+    """It waited without an end for its own small files there: the claims, and the heads that it has seen."""
+    monkeypatch.setattr(engine_builder, "START_PATIENCE_S", 0.3)
+    hung, log_dirs = f"{tmp_path}/other", (f"{tmp_path}/other",)
+    hanging = HangingAtOpening(
+        hung, begins=lambda name, path: name == operation and path.split()[0].endswith(f"/{file}")
+    )
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        for topic in ("a", "b"):
+            await bench.client.admin.create_topic(topic)
+            await append(bench, topic, Durability.DISK)
+        places = {topic: bench.partition(topic).log_dir for topic in ("a", "b")}
+    [lost] = [topic for topic, log_dir in places.items() if log_dir == hung]
+    [kept] = places.keys() - {lost}
+    hanging.arm()
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench,
+        ):
+            assert hanging.gate.is_reached.is_set()
+            assert await append(bench, kept, Durability.DISK) == 1
+            found = {one.path: one for one in (await bench.client.admin.describe_log_dirs()).log_dirs}
+            assert found[hung].state is values.LogDirState.OFFLINE
+            assert "did not answer" in found[hung].reason
+            with pytest.raises(DataDirectoryError):
+                await append(bench, lost, Durability.DISK)
+            # What the disk answers now, it answers too late.
+            hanging.gate.open()
+            with pytest.raises(DataDirectoryError):
+                await append(bench, lost, Durability.DISK)
+    finally:
+        hanging.mend()
+    async with service_bench(tmp_path, filesystem=hanging.disk, log_dirs=log_dirs) as bench:
+        assert await bench.values(lost) == [[b"x"]]
+        assert await append(bench, lost, Durability.DISK) == 1
+
+
 async def require_served_without(
     bench: ServiceBench, hung: str, lost: Sequence[str], kept: Sequence[str]
 ) -> None:

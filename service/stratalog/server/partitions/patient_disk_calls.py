@@ -12,7 +12,7 @@ of the caller; looks are bounded there, too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ R = TypeVar("R")
 
 PATIENCE_S = 5.0
 """How long work waits for a disk that does nothing, unless the owner has another patience."""
+_TURN_COUNT = 6
 
 
 class PatientDiskCalls:
@@ -89,7 +90,7 @@ class PatientDiskCalls:
             running[directory] = begin_beside(self._run_beside, work)
         waiting: dict[str, Future[R]] = {**running}
         while waiting:
-            wait(waiting.values(), self._wait_s)
+            self._wait(waiting.values())
             waiting = {directory: one for directory, one in waiting.items() if not one.done()}
             for directory, one in tuple(waiting.items()):
                 step = step_of(directory)
@@ -100,6 +101,14 @@ class PatientDiskCalls:
         return DiskAnswers(
             {path: one.result() for path, one in running.items() if path not in silences}, silences
         )
+
+    def _wait(self, running: Collection[Future[Any]]) -> None:
+        """Wait for all of them, for the whole patience at most. In turns, because a process that is stopped
+        and goes on has lost the time of one turn alone, and the disks have the others to answer."""
+        for _ in range(_TURN_COUNT):
+            wait(running, self._wait_s / _TURN_COUNT)
+            if all(one.done() for one in running):
+                return
 
     @property
     def _wait_s(self) -> float:

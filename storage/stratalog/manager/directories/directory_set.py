@@ -54,7 +54,8 @@ class DirectorySet:
         self._has_told = True
         self._listeners: list[Callable[[str], None]] = []
         self._healths = [DirectoryHealth(path, self._tell_failed) for path in paths]
-        self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
+        self._watched = WatchedFileSystem(filesystem, self._healths)
+        self.filesystem: FileSystem = self._watched
         """The file system for the logs: it notices when a disk fails."""
         self.disk_calls: DiskCalls = DIRECT_DISK_CALLS
         """Waits for their disks. The owner of the threads sets it before the first call."""
@@ -75,8 +76,8 @@ class DirectorySet:
         """Lock all, and read their files. `cordoned`: those of `paths` that take no new partitions, unless
         their manifests say otherwise.
         `on_all_failed` is called once, when the last directory goes offline later on. `written_by_broker`:
-        see `LogManagerSettings`. `disk_calls` waits for the disks, here alone: a directory that does not
-        answer is offline.
+        see `LogManagerSettings`. `disk_calls` waits for the disks, here and in what the calling thread does
+        until `end_start`: a directory that does not answer is offline.
 
         Raises DataDirectoryInUseError, DataDirectoryError, with no directory locked but one that does not
         answer.
@@ -101,6 +102,8 @@ class DirectorySet:
             raise
         with directories._failure_lock:
             directories._has_told = False
+        if disk_calls is not DIRECT_DISK_CALLS:
+            directories._watched.begin_start(partial(directories._on_disk, disk_calls))
         log_missing(directories.missing())
         return directories
 
@@ -186,6 +189,10 @@ class DirectorySet:
                 first_failure = first_failure or unusable(directory.path, failure)
                 directory.health.fail(str(failure))
         return first_failure
+
+    def end_start(self) -> None:
+        """From now on the thread of the start waits for a disk as others do."""
+        self._watched.end_start()
 
     def release(self) -> None:
         """Unlock all of them."""

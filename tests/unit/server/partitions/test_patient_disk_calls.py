@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from functools import partial
 
 import pytest
@@ -246,3 +247,24 @@ def test_a_scratch_file_is_closed_after_the_write_that_hangs_and_takes_no_later_
         gate.open()
     beside.join()
     assert disk.read_file("/a/1.data") == b"x"
+
+
+def test_a_process_that_was_stopped_and_goes_on_gives_no_disk_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait was over when it went on, before the disk's thread had its turn."""
+    beside, gate, turns = Beside(), Gate(), list[float]()
+
+    def wait_beside_a_stop(running: Collection[Future[object]], patience_s: float) -> None:
+        turns.append(patience_s)
+        if len(turns) > 1:
+            gate.open()
+            wait(running)
+
+    monkeypatch.setattr(patient_disk_calls, "wait", wait_beside_a_stop)
+    gate.close()
+    try:
+        assert calls_of(beside).run("/a", lambda: gate.pass_through() or "answer") == "answer"
+    finally:
+        gate.open()
+        beside.join()
+    assert len(turns) == 2
+    assert sum(turns) < patient_disk_calls.PATIENCE_S
