@@ -3,6 +3,7 @@
 A compressed batch of a few kilobytes may take seconds to validate, and so may one that the topic wants in
 another codec. Plain and small appends must not wait for that. So a turn of a partition on the append threads
 of its log directory has a budget, in bytes of decompression: no clock, so that it is the same each time.
+A batch counts as some of them however small it is, because a request may have very many.
 Validation asks before each step of its work. The group that exceeds the budget is put back before anything
 of it is written, and so is all behind it; the next turn of the partition takes place on threads for long
 validation, without a budget. There a turn ends behind the group that exceeds the budget, so that partitions

@@ -27,7 +27,7 @@ from stratalog.log.append.append_rules import (
     require_size,
 )
 from stratalog.log.append.timestamp_bounds import ANY_TIME, TimestampBounds
-from stratalog.log.append.unpacking import UNLIMITED, Unpacking, UnpackingRoom
+from stratalog.log.append.unpacking import BATCH_WORK_BYTES, UNLIMITED, Unpacking, UnpackingRoom
 from stratalog.log.append.validated_append import ValidatedAppend, with_crc
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_append import AppendOrigin
@@ -97,7 +97,7 @@ def _accepted(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None)
 def _validated(
     buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None, unpacking: Unpacking
 ) -> ValidatedAppend:
-    located = _located(buffer)
+    located = _located(buffer, unpacking)
     require_one_producer_batch([header for _, header in located])
     room = UnpackingRoom(len(buffer), config, unpacking)
     try:
@@ -157,10 +157,13 @@ def _require_segment(size_bytes: int, config: LogConfig) -> None:
         )
 
 
-def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
-    """The batches of a request, at least one, with their positions."""
+def _located(buffer: Buffer, unpacking: Unpacking = UNLIMITED) -> tuple[tuple[int, BatchHeader], ...]:
+    """The batches of a request, at least one, with their positions. Asks for the work with each of them."""
+    located: list[tuple[int, BatchHeader]] = []
     try:
-        located = tuple(batches(buffer))
+        for one in batches(buffer):
+            unpacking.work(BATCH_WORK_BYTES)
+            located.append(one)
     except CorruptRecordError as failure:
         position = failure.fields.get("position")
         if isinstance(position, int) and _is_old_message(buffer, position):
@@ -173,7 +176,7 @@ def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
         raise
     if not located:
         raise InvalidRequestError("an append needs at least one record batch")
-    return located
+    return tuple(located)
 
 
 def _is_old_message(buffer: Buffer, position: int) -> bool:

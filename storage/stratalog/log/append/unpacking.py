@@ -33,6 +33,10 @@ STEP_FACTOR = 4
 LEAST_STEP_BYTES = 1 << 16
 """The least that is tried, whatever a frame declares: a frame of one byte may stand before a large one."""
 
+BATCH_WORK_BYTES = 8 << 10
+"""The work with a batch of a request that the kernel has not accepted, however small the batch is: about
+30 µs. A request may have hundreds of thousands of them."""
+
 
 class LongWorkError(Exception):
     """The validation of a request needs more work than its caller allows here. It is no outcome of the
@@ -43,9 +47,9 @@ class Unpacking(Protocol):
     """The memory and the work of one request's compressed batches. One thread at a time uses it."""
 
     def work(self, size_bytes: int) -> None:
-        """Asked before work that takes about as long as the decompression of so many bytes, and behind each
-        batch of a request that the kernel has not accepted, with 0. Raises the LogStoreError of the request
-        if its validation shall end, or LongWorkError."""
+        """Asked before work that takes about as long as the decompression of so many bytes. For each batch of
+        a request that the kernel has not accepted it is asked at first, with `BATCH_WORK_BYTES`, and behind
+        it, with 0. Raises the LogStoreError of the request if its validation shall end, or LongWorkError."""
         ...
 
     def hold(self, size_bytes: int) -> None:

@@ -16,6 +16,7 @@ from stratalog.base.errors import OverloadedError, RecordTooLargeError, Stopping
 from stratalog.log.append import unpacking
 from stratalog.log.append.log_validator import validate_append
 from stratalog.log.append.unpacking import (
+    BATCH_WORK_BYTES,
     LEAST_STEP_BYTES,
     STEP_FACTOR,
     UNLIMITED,
@@ -193,14 +194,14 @@ def raising(error: Exception) -> Callable[[], None]:
     return fail
 
 
-def test_work_is_asked_for_before_each_try_and_behind_each_batch() -> None:
+def test_work_is_asked_for_all_batches_first_then_before_each_try_and_behind_each_batch() -> None:
     plain = zeros(8 * MIB, Codec.NONE)
     account = Account()
     validate_append(without_size(plain) + zeros(10), CONFIG, NOW_MS, account)
     *steps, released = account.held
     first, second = steps[:-1], steps[-1]
     assert released == 0
-    assert account.asked == [*first, 0, second, 0]
+    assert account.asked == [BATCH_WORK_BYTES, BATCH_WORK_BYTES, *first, 0, second, 0]
 
 
 def test_a_plain_request_asks_for_nothing() -> None:
@@ -215,8 +216,8 @@ def test_work_is_asked_for_before_a_batch_gets_the_codec_of_the_topic(level: int
     plain = zeros(100_000, Codec.NONE)
     account = Account()
     validate_append(plain, config, NOW_MS, account)
-    assert account.asked == [factor * (len(plain) - HEADER_SIZE), 0]
-    account.at_asking = {3: raising(StoppingError("the test ends it"))}
+    assert account.asked == [BATCH_WORK_BYTES, factor * (len(plain) - HEADER_SIZE), 0]
+    account.at_asking = {5: raising(StoppingError("the test ends it"))}
     with pytest.raises(StoppingError):
         validate_append(plain, config, NOW_MS, account)
 
@@ -224,7 +225,7 @@ def test_work_is_asked_for_before_a_batch_gets_the_codec_of_the_topic(level: int
 def test_work_that_is_too_long_here_is_no_outcome_and_leaves_nothing_behind() -> None:
     log = LogMachine(config=CONFIG).start()
     accounts = [Account(), Account()]
-    accounts[1].at_asking = {4: raising(LongWorkError())}
+    accounts[1].at_asking = {6: raising(LongWorkError())}
     requests = [zeros(10), zeros(10) * 3]
     with pytest.raises(LongWorkError):
         log.appender.append_group(requests, 1, unpackings=accounts)
@@ -238,7 +239,7 @@ def test_work_that_is_too_long_here_is_no_outcome_and_leaves_nothing_behind() ->
 def test_a_request_may_end_between_its_batches_and_the_others_are_stored() -> None:
     log = LogMachine(config=CONFIG).start()
     accounts = [Account(), Account(), Account()]
-    accounts[1].at_asking = {3: raising(StoppingError("the caller has left"))}
+    accounts[1].at_asking = {6: raising(StoppingError("the caller has left"))}
     outcomes = log.appender.append_group([zeros(10) * 3] * 3, 1, unpackings=accounts)
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, StoppingError, AppendInfo]
     assert len(accounts[1].counted) == 1, "the second batch was not decompressed"
@@ -261,18 +262,18 @@ def test_a_configuration_that_changes_meanwhile_has_the_request_validated_anew_w
         looking.join()
 
     smaller = dataclasses.replace(CONFIG, max_message_bytes=50)
-    # The first batch has two questions.
-    account.at_asking = {2: lambda: log.reconfigure(smaller), 3: look_at_lock}
+    # A batch has three questions.
+    account.at_asking = {3: lambda: log.reconfigure(smaller), 4: look_at_lock}
     (outcome,) = log.appender.append_group([zeros(100)], 1, unpackings=[account])
     assert isinstance(outcome, RecordTooLargeError)
     larger = dataclasses.replace(CONFIG, max_message_bytes=LEAST_SENT_BYTES)
     log.reconfigure(CONFIG)
     account.asked.clear()
-    account.at_asking = {2: lambda: log.reconfigure(larger), 3: look_at_lock}
+    account.at_asking = {3: lambda: log.reconfigure(larger), 4: look_at_lock}
     (outcome,) = log.appender.append_group([zeros(100)], 1, unpackings=[account])
     assert isinstance(outcome, AppendInfo)
-    assert len(account.asked) == 4, "twice"
-    assert found_free == [True]
+    assert len(account.asked) == 6, "twice"
+    assert found_free == [True, True]
 
 
 def test_the_batches_of_a_request_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:

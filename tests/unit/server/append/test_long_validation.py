@@ -19,6 +19,7 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append import unpacking
+from stratalog.log.append.unpacking import BATCH_WORK_BYTES
 from stratalog.log.append_info import AppendInfo
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec, decompress
@@ -38,6 +39,7 @@ from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import with_header
 from tests.support.plain_calls import PlainCalls
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
@@ -53,6 +55,8 @@ def compressed(size_bytes: int) -> bytes:
 PLAIN = encode_batch([Record(0, 1, b"k", b"v")])
 SHORT = compressed(100)
 LONG = compressed(2 * TURN_BYTES)
+REDATED = with_header(PLAIN, max_timestamp=0)
+"""Has a wrong timestamp in its header, which is corrected."""
 DAMAGED = SHORT[:-1] + bytes([SHORT[-1] ^ 1])
 
 
@@ -189,6 +193,25 @@ async def test_many_small_ones_together_exceed_the_budget_as_one_does() -> None:
     assert not any(future.done() for future in large)
     await bench.run_all()
     assert outcomes(large) == list(range(len(many), len(many) + 9))
+
+
+@pytest.mark.parametrize("batch", [SHORT, REDATED], ids=["compressed", "redated"])
+async def test_many_small_batches_of_a_request_exceed_the_budget_by_their_number(
+    batch: bytes, unpacked: list[Callable[[], object]]
+) -> None:
+    """Each takes time, however little it becomes: also a plain one that the kernel leaves to us."""
+    most = TURN_BYTES // BATCH_WORK_BYTES
+    bench = Bench()
+    within = bench.append(batch * (most // 2))
+    await bench.run_short()
+    assert outcomes([within]) == [0]
+    unpacked.append(lambda: pytest.fail("nothing is decompressed here"))
+    beyond = bench.append(batch * (most + 1))
+    await bench.run_short()
+    unpacked.clear()
+    assert (len(bench.long.waiting), beyond.done()) == (1, False)
+    await bench.run_all()
+    assert outcomes([beyond]) == [most // 2]
 
 
 async def test_the_order_sessions_and_conditions_are_those_of_one_turn(
