@@ -276,6 +276,17 @@ def test_a_configuration_that_changes_meanwhile_has_the_request_validated_anew_w
     assert found_free == [True, True]
 
 
+def test_an_equal_configuration_that_comes_meanwhile_has_nothing_validated_anew() -> None:
+    """Each look at the catalog brings one, while another log of the topic misses a change."""
+    log = LogMachine(config=CONFIG).start()
+    account = Account()
+    for number in range(1, 100):
+        account.at_asking[number] = lambda: log.reconfigure(dataclasses.replace(CONFIG))
+    (outcome,) = log.appender.append_group([zeros(100)], 1, unpackings=[account])
+    assert isinstance(outcome, AppendInfo)
+    assert len(account.asked) == 3, "once"
+
+
 def test_the_batches_of_a_request_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert UnpackingRoom(MAX_REQUEST_BYTES, CONFIG, UNLIMITED).room_bytes == MAX_REQUEST_BYTES
     monkeypatch.setattr(unpacking, "MAX_REQUEST_BYTES", 5 * MIB)
