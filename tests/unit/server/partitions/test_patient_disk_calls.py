@@ -259,10 +259,14 @@ def test_a_process_that_was_stopped_and_goes_on_gives_no_disk_up(monkeypatch: py
             gate.open()
             wait(running)
 
+    def answer() -> str:
+        gate.pass_through()
+        return "answer"
+
     monkeypatch.setattr(patient_disk_calls, "wait", wait_beside_a_stop)
     gate.close()
     try:
-        assert calls_of(beside).run("/a", lambda: gate.pass_through() or "answer") == "answer"
+        assert calls_of(beside).run("/a", answer) == "answer"
     finally:
         gate.open()
         beside.join()
