@@ -30,7 +30,8 @@ from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepReport
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import PendingAppend, resolve
-from stratalog.server.partitions import partition_opener, record_deletion
+from stratalog.server.partitions import record_deletion
+from stratalog.server.partitions.opening import partition_opener
 from tests.support.tier_model.tier_life import live
 
 pytestmark = pytest.mark.usefixtures("quiet_servers")

@@ -58,6 +58,10 @@ PLANTED = {
         "service/stratalog/server/fetch/planted.py",
         "import stratalog.server.rpc.status",
     ),
+    "the rooms of partitions go down only": (
+        "service/stratalog/server/partitions/hosted_shard.py",
+        "import stratalog.server.partitions.opening.partition_opener",
+    ),
     "the rooms of rpc go down only": (
         "service/stratalog/server/rpc/read/planted.py",
         "import stratalog.server.rpc.admin.admin_convert",

@@ -22,7 +22,7 @@ from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_opener import (
+from stratalog.server.partitions.opening.partition_opener import (
     DirectoryThreads,
     PartitionHost,
     PartitionOpener,

@@ -73,7 +73,7 @@ from stratalog.server.meters.error_counts import ErrorCounts
 from stratalog.server.metrics.endpoint import MetricsEndpoint
 from stratalog.server.metrics.health_probes import NOT_SERVING, HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
-from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
+from stratalog.server.partitions.opening.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.request_memory import AppendMemory, FetchMemory, RequestMemories
 from stratalog.server.rpc.access.access_gate import AccessGate

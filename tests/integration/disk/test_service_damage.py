@@ -201,7 +201,7 @@ async def test_what_a_recovery_cut_off_and_kept_is_reported(
     data = await killed_with_three_records(tmp_path)
     size = len(data) // 3
     flip(segment(tmp_path, "t-0"), 2 * size - 1)
-    with caplog.at_level(logging.INFO, "stratalog.server.partitions.partition_opener"):
+    with caplog.at_level(logging.INFO, "stratalog.server.partitions.opening.partition_opener"):
         async with service_bench(tmp_path) as bench:
             assert await bench.values("t") == [[b"a"]]
     [said] = caplog.records
@@ -216,7 +216,7 @@ async def test_what_a_recovery_cut_off_and_kept_is_reported(
 async def test_a_torn_tail_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = await killed_with_three_records(tmp_path)
     segment(tmp_path, "t-0").write_bytes(data[:-1])
-    with caplog.at_level(logging.INFO, "stratalog.server.partitions.partition_opener"):
+    with caplog.at_level(logging.INFO, "stratalog.server.partitions.opening.partition_opener"):
         async with service_bench(tmp_path) as bench:
             assert await bench.values("t") == [[b"a", b"b"]]
     [said] = caplog.records
@@ -231,7 +231,7 @@ async def test_a_log_that_ended_below_its_start_is_reported(
 ) -> None:
     data = await killed_with_three_records(tmp_path, log_start_offset=2)
     segment(tmp_path, "t-0").write_bytes(data[: len(data) // 3])
-    with caplog.at_level(logging.WARNING, "stratalog.server.partitions.partition_opener"):
+    with caplog.at_level(logging.WARNING, "stratalog.server.partitions.opening.partition_opener"):
         async with service_bench(tmp_path) as bench:
             assert await bench.append("t", [b"d"]) == 2
     [said] = caplog.messages

@@ -16,7 +16,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.partition_opener import DirectoryThreads, PartitionHost
+from stratalog.server.partitions.opening.partition_opener import DirectoryThreads, PartitionHost
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore

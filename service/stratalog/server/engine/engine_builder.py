@@ -98,7 +98,7 @@ from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
+from stratalog.server.partitions.opening.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.patient_disk_calls import PatientDiskCalls
 from stratalog.server.partitions.shard_set import ShardSet

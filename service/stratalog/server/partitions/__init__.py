@@ -1,1 +1,1 @@
-"""Partitions that this server hosts, and how they open."""
+"""Partitions that this server hosts."""

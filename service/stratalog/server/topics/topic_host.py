@@ -28,7 +28,7 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import ForeignPartition, OfflinePartition
-from stratalog.server.partitions.partition_opener import PartitionOpener, WantedPartition
+from stratalog.server.partitions.opening.partition_opener import PartitionOpener, WantedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 

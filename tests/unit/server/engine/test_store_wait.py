@@ -16,7 +16,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams
 from stratalog.server.engine.store_wait import tell_of_waiting
-from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.partitions.opening.partition_opener import PartitionHost
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler

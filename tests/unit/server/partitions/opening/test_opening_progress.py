@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.recovery.log_recovery import LoadProgress
-from stratalog.server.partitions.opening_progress import MIB, OpeningProgress
+from stratalog.server.partitions.opening.opening_progress import MIB, OpeningProgress
 from stratalog.testing.manual_clock import ManualClock
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

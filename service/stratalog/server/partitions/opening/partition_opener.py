@@ -50,7 +50,7 @@ from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.opening_progress import OpeningProgress
+from stratalog.server.partitions.opening.opening_progress import OpeningProgress
 from stratalog.server.partitions.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)

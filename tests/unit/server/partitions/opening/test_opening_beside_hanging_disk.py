@@ -20,7 +20,7 @@ from stratalog.manager.directories.silent_disks import PROBE_FILE
 from stratalog.manager.log_opener import SoughtPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_opener import PartitionOpener
+from stratalog.server.partitions.opening.partition_opener import PartitionOpener
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_machine import TOPIC_ID
 from tests.support.partition_opening import A, B, LookClock, Opening, states, wanted

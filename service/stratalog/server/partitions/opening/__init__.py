@@ -1,0 +1,1 @@
+"""The opening of the logs of partitions, at a start and of new topics."""
