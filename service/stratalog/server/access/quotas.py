@@ -120,14 +120,17 @@ class Quotas:
     def require_stream(self, principal: Principal, open_count: int) -> None:
         """Raise OverloadedError if the principal may not have another stream beside so many open ones."""
         limit = principal.quota.open_streams
-        if limit is None or open_count < limit:
-            return
+        if limit is not None and open_count >= limit:
+            raise self._too_many(principal, "streams", limit)
+
+    def _too_many(self, principal: Principal, noun: str, limit: int) -> OverloadedError:
+        """Count and return the refusal of one more of the open streams, or calls, of the principal."""
         self._counts_of(principal).refused_count += 1
-        raise OverloadedError(
-            "the principal has as many streams open as its quota allows; close some, send it again after a"
+        return OverloadedError(
+            f"the principal has as many {noun} open as its quota allows; close some, send it again after a"
             " pause, or raise the quota in the server's access file",
             principal=principal.name,
-            quota="open_streams",
+            quota=f"open_{noun}",
             limit=limit,
         )
 
@@ -136,14 +139,7 @@ class Quotas:
         OverloadedError for one too many, and counts nothing then."""
         limit = principal.quota.open_calls
         if limit is not None and sum(one.principals.of(principal.name) for one in kinds) >= limit:
-            self._counts_of(principal).refused_count += 1
-            raise OverloadedError(
-                "the principal has as many calls open as its quota allows; close some, send it again after a"
-                " pause, or raise the quota in the server's access file",
-                principal=principal.name,
-                quota="open_calls",
-                limit=limit,
-            )
+            raise self._too_many(principal, "calls", limit)
         if not call.enter_principal(principal.name):
             self._counts_of(principal).refused_count += 1
             call.counts.refused_count += 1
