@@ -14,6 +14,7 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DeletionRefusedError, ObjectArchivedError
+from stratalog.objectstore import s3
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_bucket_state import (
@@ -32,9 +33,9 @@ _NUMBERS = itertools.count(1)
 class Bucket:
     """A bucket of its own on moto, and stores in it. Not thread-safe: one test uses it."""
 
-    def __init__(self, server: S3Server, *, locks: bool = False) -> None:
+    def __init__(self, server: S3Server, client: Any, *, locks: bool = False) -> None:
         self.server = replace(server, bucket=f"versioned-{next(_NUMBERS)}")
-        self.client = self.server.client()
+        self.client = client
         self.client.create_bucket(Bucket=self.server.bucket, ObjectLockEnabledForBucket=locks)
         self.set_versioning("Enabled")
 
@@ -61,25 +62,31 @@ class Bucket:
         return sorted(str(one["Key"]).removeprefix("root/") for one in found)
 
 
-@pytest.fixture
-def bucket(moto_server: S3Server) -> Bucket:
-    return Bucket(moto_server)
+@pytest.fixture(scope="module")
+def client(moto_server: S3Server) -> Any:
+    """One for all tests: it takes longer to make than most of them."""
+    return moto_server.client()
 
 
 @pytest.fixture
-def locking(moto_server: S3Server) -> Bucket:
-    return Bucket(moto_server, locks=True)
+def bucket(moto_server: S3Server, client: Any) -> Bucket:
+    return Bucket(moto_server, client)
+
+
+@pytest.fixture
+def locking(moto_server: S3Server, client: Any) -> Bucket:
+    return Bucket(moto_server, client, locks=True)
 
 
 class TestContractWithVersions(ObjectStoreContract):
     """A bucket with versioning keeps every promise of a store, deletion included."""
 
-    versions = "keep"
+    deletes_versions = False
 
     @pytest.fixture
     def store(self, bucket: Bucket) -> Generator[ObjectStore]:
         self.bucket = bucket
-        store = bucket.store(deletes_versions=self.versions == "delete")
+        store = bucket.store(deletes_versions=self.deletes_versions)
         yield store
         store.close()
 
@@ -92,7 +99,13 @@ class TestContractWithVersions(ObjectStoreContract):
 
 
 class TestContractWithoutOldVersions(TestContractWithVersions):
-    versions = "delete"
+    deletes_versions = True
+    absent_count = 20
+
+    @pytest.fixture(autouse=True)
+    def small_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each key has a listing of its versions, and moto takes milliseconds for one."""
+        monkeypatch.setattr(s3, "_KEYS_PER_DELETE", 4)
 
 
 def test_a_plain_deletion_keeps_the_versions(bucket: Bucket) -> None:
