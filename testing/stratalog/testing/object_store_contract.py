@@ -353,7 +353,9 @@ class ListContract:
         filled.delete_many([])
 
     def test_more_can_be_deleted_than_one_request_takes(self, filled: ObjectStore) -> None:
-        filled.delete_many([f"missing/{number:05}" for number in range(self.absent_count)] + list(KEYS_IN_ORDER))
+        filled.delete_many(
+            [f"missing/{number:05}" for number in range(self.absent_count)] + list(KEYS_IN_ORDER)
+        )
         assert list(filled.list("")) == []
 
 

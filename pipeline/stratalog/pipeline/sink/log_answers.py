@@ -21,22 +21,21 @@ _MAX_WAIT_MS = 1_000
 
 
 async def log_answers(
-    client: Client, place: TopicPartition, start_offset: int, end_offset: int | None = None
+    client: Client, place: TopicPartition, start_offset: int, end_offset: int
 ) -> AsyncGenerator[FetchedPartition]:
-    """Yield answers without an error that follow one another from `start_offset` to `end_offset`, or to the
-    high watermark. Raises LogStoreError, for a server that sends nothing until the deadline of the client's
-    retries, too."""
+    """Yield answers without an error that follow one another from `start_offset` to `end_offset`, which is at
+    most the high watermark. Raises LogStoreError, for a server that sends nothing until the deadline of the
+    client's retries, too."""
     loop = asyncio.get_running_loop()
     patience = Patience(client.channel.retry)
     offset = start_offset
-    while end_offset is None or offset < end_offset:
+    while offset < end_offset:
         asked_s = loop.time()
         [answer] = await client.fetch({place: offset}, max_wait_ms=_MAX_WAIT_MS, max_bytes=_FETCH_BYTES)
         if answer.error is not None:
             await patience.bear(answer.error, asked_s)
             continue
-        has_all = end_offset is None and answer.next_fetch_offset >= answer.high_watermark
-        if answer.next_fetch_offset <= offset and not has_all:
+        if answer.next_fetch_offset <= offset:
             silence = ServerUnavailableError(
                 "the server sends no records though it has some; look at its disk, and try again",
                 server=client.address,
@@ -48,6 +47,4 @@ async def log_answers(
             continue
         patience.succeed()
         yield answer
-        if has_all:
-            return
         offset = answer.next_fetch_offset

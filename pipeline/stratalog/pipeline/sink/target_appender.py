@@ -132,10 +132,12 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
         if (one.producer_id, one.producer_epoch) == identity:
             return one.last_sequence + 1
     place = TopicPartition(topic, partition)
+    # A fetch at the end would wait for records to come.
+    end_offset = (await appends.client.offsets([place], "latest"))[place]
     offset, count = plan.end_offset, 0
     while True:
         try:
-            async with aclosing(log_answers(appends.client, place, offset)) as answers:
+            async with aclosing(log_answers(appends.client, place, offset, end_offset)) as answers:
                 async for answer in answers:
                     for _, header in batches(answer.batches):
                         if (header.producer_id, header.producer_epoch) == identity:

@@ -54,7 +54,7 @@ class ScriptedClient(Client):
         return [answer]
 
 
-async def ends(client: Client, start_offset: int, end_offset: int | None = None) -> list[int]:
+async def ends(client: Client, start_offset: int, end_offset: int) -> list[int]:
     """The ends of the answers."""
     async with client:
         answers = log_answers(client, PLACE, start_offset, end_offset)
@@ -67,9 +67,10 @@ async def test_answers_follow_one_another_to_the_end() -> None:
     assert client.asked == [2, 4]
 
 
-async def test_without_an_end_they_reach_the_high_watermark() -> None:
-    assert await ends(ScriptedClient(4, HIGH_WATERMARK), 2) == [4, HIGH_WATERMARK]
-    assert await ends(ScriptedClient(), HIGH_WATERMARK) == [HIGH_WATERMARK]
+async def test_a_place_at_the_end_is_not_asked_for() -> None:
+    client = ScriptedClient()
+    assert await ends(client, HIGH_WATERMARK, HIGH_WATERMARK) == []
+    assert client.asked == []
 
 
 async def test_a_passing_failure_and_a_pause_are_outlasted() -> None:
