@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from unittest.mock import patch
 from uuid import UUID
@@ -13,6 +13,7 @@ from stratalog.base.errors import (
     LowDiskSpaceError,
     StoreAccessDeniedError,
     StoreCorruptError,
+    StoreError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -25,9 +26,11 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.partition_upload import OVERTAKEN, PartitionUpload
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.metrics.queue_metrics import of_space
+from stratalog.server.partitions.store_trouble import StoreTrouble
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.store_faults import Operation
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.tiered.stores.away_store import AwayStore
 
@@ -146,6 +149,74 @@ async def test_a_catalog_that_cannot_be_read_is_no_outage_and_the_pass_says_what
             "topics that are not tiered wait for the catalog: the head is lost; restore it"
         )
         world.store.refusal = None
+
+
+def _is_put(operation: Operation) -> bool:
+    return operation.verb == "PUT"
+
+
+def _is_of_a_shard(operation: Operation) -> bool:
+    return operation.key.startswith("shards/")
+
+
+@pytest.mark.parametrize("refuses", [_is_put, _is_of_a_shard], ids=["writes", "shards"])
+@pytest.mark.parametrize("failure", [EXPIRED, StoreUnavailableError("the bucket is full", status=507)])
+async def test_a_store_that_takes_no_commits_leaves_as_much_on_the_disk_as_an_outage(
+    refuses: Callable[[Operation], bool], failure: StoreError
+) -> None:
+    """A bucket over its quota, or a policy that allows to read only: the catalog can be read."""
+    word = StoreTrouble.of(failure).value
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.bytes": str(RETAINED_BYTES), "remote.copy.max.age.ms": "1"})
+        await load(bench, world.clock, 12)
+        await bench.client.admin.upload(["t"])
+        engine = bench.server.engine
+        work = (
+            engine.passes.task("upload", engine.tier.manager.upload_pass),
+            engine.passes.task("remote-retention", engine.tier.manager.remote_retention_pass),
+            engine.passes.task("local-retention", engine.local.retention.run),
+        )
+        world.store.refusal, world.store.refuses = failure, refuses
+        for _ in range(6):
+            await load(bench, world.clock, 12)
+            for turn in work:
+                turn()
+            assert local_bytes(bench) <= RETAINED_BYTES + SEGMENT_BYTES
+            with suppress(StoreError):
+                bench.partition().shard.refresh()
+        start = bench.partition().log_start_offset
+        assert 60 < start < bench.partition().log_end_offset
+        told = engine.passes.status("local-retention").last_outcome
+        assert told is not None
+        assert told.refusals == {"unconfirmed": 0, word: 1}
+        assert told.remark.startswith("log starts moved on this disk only, they cannot be committed: ")
+        world.store.refusal = None
+        for _ in range(2):
+            world.clock.advance(HOUR_MS)
+            for turn in work:
+                turn()
+        told = engine.passes.status("local-retention").last_outcome
+        assert told is not None
+        assert (told.refusals, told.remark) == ({"unconfirmed": 0}, "")
+        assert bench.partition().log_start_offset == committed(bench).log_start_offset >= start
+        shown = [record.offset for record in (await bench.read_all("t"))[0]]
+        assert shown == [*range(bench.partition().log_start_offset, 84)]
+
+
+async def test_commits_that_were_refused_by_a_store_that_takes_them_again_leave_it_the_decision() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.bytes": str(SEGMENT_BYTES)})
+        await load(bench, world.clock, 30)
+        engine = bench.server.engine
+        world.store.refusal, world.store.refuses = EXPIRED, _is_put
+        with pytest.raises(StoreAccessDeniedError):
+            bench.partition().shard.metadata.raise_horizon(1)
+        world.store.refusal = None
+        bench.partition().shard.metadata.raise_horizon(1)
+        engine.local.retention.run()
+        assert bench.partition().log_start_offset == 0
 
 
 async def test_segments_that_are_committed_go_by_local_retention_without_the_store() -> None:

@@ -49,7 +49,7 @@ class ConfirmedTopics:
     def is_store_away(self) -> bool:
         """Whether the last look found that the store does not answer, or refuses this server: what was read
         last counts."""
-        return self.trouble in (StoreTrouble.NO_ANSWER, StoreTrouble.REFUSES)
+        return self.trouble is not None and self.trouble.is_away
 
     @property
     def failure(self) -> StoreError | None:
@@ -59,7 +59,7 @@ class ConfirmedTopics:
     @property
     def trouble(self) -> StoreTrouble | None:
         """The kind of that error."""
-        return None if self._failure is None else StoreTrouble.of(self._failure)
+        return StoreTrouble.of_any(self._failure)
 
     @property
     def does_store_answer(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, StoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.log_to_clean import is_cleaned_here
@@ -19,6 +19,7 @@ from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.store_trouble import StoreTrouble
 
 UNCONFIRMED = "unconfirmed"
 """Partitions whose topic's configuration, as the catalog has it, is not that of their logs."""
@@ -70,7 +71,7 @@ class LocalRetention:
         partition on a failed disk, or that another server has taken over, is left alone. A record of
         a topic that is not tiered is gone once it is deleted, so only a confirmed configuration deletes it,
         see `ConfirmedTopics`: while the store is away that is the one that was followed last, and the outcome
-        says why the catalog could not be read. Then segments
+        says why the catalog could not be read. Then, and where the shard takes no commits, segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
         the log start moves first.
 
@@ -85,9 +86,10 @@ class LocalRetention:
         confirmed = (self._confirmed.follow() if partitions else None) or frozenset()
         failures: list[str] = []
         moved: list[HostedPartition] = []
-        if self._confirmed.is_store_away:
+        away = [tier for tier in self._tiers if self._is_away(tier)]
+        if away:
             moved = self._expire_unreachable(
-                [one for one in partitions if one.topic_id_partition.topic_id in confirmed], failures
+                away, [one for one in partitions if one.topic_id_partition.topic_id in confirmed], failures
             )
         by_directory: dict[str, list[HostedPartition]] = {path: [] for path in self._logs.tasks.paths()}
         for partition in partitions:
@@ -111,15 +113,32 @@ class LocalRetention:
         left_alone = sum(one.topic_id_partition.topic_id not in confirmed for one in untiered)
         if not partitions:
             return PassOutcome(deleted, failures=tuple(failures))
-        return self._outcome(deleted, left_alone, failures)
+        refusing = [tier for tier in away if any(one.shard is tier.shard for one in moved)]
+        return self._outcome(deleted, left_alone, refusing, failures)
+
+    def _is_away(self, tier: ShardTier) -> bool:
+        """Whether no log start of a shard can be committed now, as far as is known. A store may have trouble
+        with commits alone, because it is full, read-only or over a quota, or with the files of the shard."""
+        if tier.shard.is_fenced:
+            return False
+        trouble = StoreTrouble.of_any(_failure_of(tier))
+        return self._confirmed.is_store_away or (trouble is not None and trouble.is_away)
 
     def _outcome(
-        self, deleted: Mapping[str, int], left_alone_count: int, failures: Sequence[str]
+        self,
+        deleted: Mapping[str, int],
+        left_alone_count: int,
+        refusing: Sequence[ShardTier],
+        failures: Sequence[str],
     ) -> PassOutcome:
-        """The outcome of a turn, with the trouble of its look at the catalog. `left_alone_count`: partitions
-        without a confirmed configuration."""
+        """The outcome of a turn, with the trouble of its look at the catalog, or of the shards whose log
+        starts have moved on the disk only. `left_alone_count`: partitions without a confirmed
+        configuration."""
         trouble, failure = self._confirmed.trouble, self._confirmed.failure
         refusals, remark = {UNCONFIRMED: left_alone_count}, ""
+        for refused in filter(None, map(_failure_of, () if failure else refusing)):
+            refusals[StoreTrouble.of(refused).value] = 1
+            remark = f"log starts moved on this disk only, they cannot be committed: {refused.message}"
         if trouble is not None and failure is not None:
             refusals[trouble.value] = 1
             if self._confirmed.is_store_away:
@@ -135,7 +154,7 @@ class LocalRetention:
         for partition in partitions:
             try:
                 deleted_count += self._delete_of(partition)
-                if self._confirmed.does_store_answer:
+                if self._confirmed.does_store_answer and partition.shard.contact.failure is None:
                     compacted_count += _delete_compacted(partition)
             except (LogStoreError, OSError) as error:
                 failures.append(f"local retention of {partition.topic_partition} failed: {error}")
@@ -146,14 +165,12 @@ class LocalRetention:
         return _Deleted(deleted_count, compacted_count, tuple(failures))
 
     def _expire_unreachable(
-        self, partitions: Sequence[HostedPartition], failures: list[str]
+        self, tiers: Sequence[ShardTier], partitions: Sequence[HostedPartition], failures: list[str]
     ) -> list[HostedPartition]:
-        """Move the log starts of tiered partitions without the store; returns those that moved. Notes the
-        failures."""
+        """Move the log starts of tiered partitions of these shards without the store; returns those that
+        moved. Notes the failures."""
         moved: set[TopicPartition] = set()
-        for tier in self._tiers:
-            if tier.shard.is_fenced:
-                continue
+        for tier in tiers:
             logs = [one.log for one in partitions if one.is_tiered and one.shard is tier.shard]
             report = tier.retention.run_unreachable(logs)
             moved |= {one.topic_partition for one in report.advanced}
@@ -180,6 +197,11 @@ class LocalRetention:
         if partition.is_tiered:
             return partition.log.retention.delete_local_segments()
         return self._logs.tasks.delete_old_segments(partition.log)
+
+
+def _failure_of(tier: ShardTier) -> StoreError | None:
+    """Why the head of a shard could not be read, or replaced, the last time."""
+    return tier.shard.contact.failure or tier.shard.metadata.commit_failure
 
 
 def _delete_compacted(partition: HostedPartition) -> int:

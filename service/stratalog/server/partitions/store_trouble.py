@@ -42,6 +42,16 @@ class StoreTrouble(enum.Enum):
             return StoreTrouble.REFUSES
         return StoreTrouble.UNREADABLE
 
+    @staticmethod
+    def of_any(error: StoreError | None) -> StoreTrouble | None:
+        """The kind of an error, if there is one."""
+        return None if error is None else StoreTrouble.of(error)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the state that was read last stays in force, as in an outage."""
+        return self is not StoreTrouble.UNREADABLE
+
     def lasting(self, duration: str) -> str:
         """A clause that says since when the trouble lasts."""
         if self is StoreTrouble.NO_ANSWER:

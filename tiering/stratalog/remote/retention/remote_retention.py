@@ -232,7 +232,7 @@ class RemoteRetention:
 
     def run_unreachable(self, logs: Sequence[UnifiedLog]) -> RetentionReport:
         """Move the log start of those partitions that have local segments behind the tiered end which
-        expire, while the store does not answer. Sends no request.
+        expire, while the store does not answer or takes no commits. Sends no request.
 
         The logs have a configuration that was followed, and this process owns the shard as far as it knows.
         When this returns, the moves are durable on the disk. A log that fails is reported.

@@ -122,6 +122,11 @@ class CommittedLog(Generic[S]):
         return self._log.compared_clocks
 
     @property
+    def commit_failure(self) -> StoreError | None:
+        """Why the last commit of this process failed at the store; None if it landed."""
+        return self._log.commit_failure
+
+    @property
     def is_clock_trusted(self) -> bool:
         """Whether the own clock agrees with the store's; if not, nothing may be deleted or expired."""
         return abs(self.clock_skew_ms) <= MAX_CLOCK_SKEW_MS

@@ -240,6 +240,12 @@ class HeadLog(Generic[S]):
         first = Head(store_id=self.identity.store_id, shard=layout.shard, uuid=self.ids.uuid())
         self._view: View[S] = View(first, "", machine.empty(), 0)
         self._compared = ComparedClocks(0, NEVER_MS)
+        self._commit_failure: StoreError | None = None
+
+    @property
+    def commit_failure(self) -> StoreError | None:
+        """Why the last head that this process put did not land, as far as is known; None if it did."""
+        return self._commit_failure
 
     @property
     def view(self) -> View[S]:
@@ -351,7 +357,13 @@ class HeadLog(Generic[S]):
                 judgement, commit, state = judged
                 if commit is None:
                     return Landed(view.state.seq, judgement.outcome, has_committed=False)
-                if self._replace(view, commit, state):
+                try:
+                    has_landed = self._replace(view, commit, state)
+                except StoreError as error:
+                    self._commit_failure = error
+                    raise
+                if has_landed:
+                    self._commit_failure = None
                     return Landed(
                         commit.seq, judgement.outcome, has_committed=True, is_whole=judgement.is_whole
                     )
