@@ -93,8 +93,8 @@ def restore(
         if target is not None and not is_plan:
             written = stack.enter_context(closing(open_store(target, clock=actor.clock, ids=actor.ids)))
             until = _going_on(until, actor, written)
-        cut = StoreCutter(actor.store, actor.identity).cut(until)
-        work = StoreRestore(actor.store, actor.identity, cut, actor.clock.now_ms())
+        cut = StoreCutter(actor.store, actor.identity, written).cut(until)
+        work = StoreRestore(actor.store, actor.identity, cut, actor.clock.now_ms(), written)
         plan, done = work.plan(), None
         if written is not None:
             done = _write(work, actor, written, accepts_loss=accept_loss)

@@ -29,15 +29,15 @@ def filled() -> RestoreWorld:
     return world
 
 
-def restore_of(world: RestoreWorld, until: Until = NOW) -> StoreRestore:
+def restore_of(world: RestoreWorld, until: Until = NOW, copies: ObjectStore | None = None) -> StoreRestore:
     identity = StoreIdentity.open(world.bucket)
-    cut = StoreCutter(world.bucket, identity).cut(until)
-    return StoreRestore(world.bucket, identity, cut, world.clock.now_ms())
+    cut = StoreCutter(world.bucket, identity, copies).cut(until)
+    return StoreRestore(world.bucket, identity, cut, world.clock.now_ms(), copies)
 
 
 def write(world: RestoreWorld, target: ObjectStore, until: Until = NOW, *, accepts_loss: bool = False) -> int:
     """Restore; returns the bytes of the objects."""
-    restore = restore_of(world, until)
+    restore = restore_of(world, until, target)
     actor = world.actor(target, restore.identity_for(target))
     return restore.write(actor, lambda _: None, accepts_loss=accepts_loss).done_bytes
 
@@ -158,6 +158,42 @@ def test_an_interrupted_restore_goes_on_with_its_moment_though_the_source_has_go
         assert world.readable(TieredStore(MemoryFileSystem(), target, world.clock, world.ids)) == before
         assert RestoreNote.find(target) is None, "it is finished"
         write(world, target, Until(seqs=note.seqs))
+    assert death_count > 8
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_objects_that_an_interrupted_restore_has_copied_may_go_in_the_source(*, is_folded: bool) -> None:
+    """A large restore takes longer than the store keeps what was dropped."""
+    death_count = 0
+    while True:
+        world = filled()
+        if is_folded:
+            world.step("fold")
+        before, target = world.readable(), MemoryObjectStore(world.clock)
+        try:
+            write(world, FaultyObjectStore(target, Random(0), _DiesAtWrite(death_count)))
+        except ActorStopped:
+            death_count += 1
+        else:
+            break
+        note = RestoreNote.find(target)
+        names = restore_of(world).plan().object_count
+        for tip in world.tips:
+            world.tiered.advance_log_start(tip, world.tiered.partition(tip).tiered_end_offset)
+        world.step("collect")
+        if note is None:
+            continue
+        copied = sum(1 for info in target.list("") if "/data/" in info.key)
+        until = Until(seqs=note.seqs)
+        if copied < names:
+            with pytest.raises(PreconditionFailedError, match="are gone"):
+                write(world, target, until)
+            write(world, target, until, accepts_loss=True)
+        else:
+            write(world, target, until)
+        restored = world.readable(TieredStore(MemoryFileSystem(), target, world.clock, world.ids))
+        assert restored == before or copied < names
+        assert sum(map(len, restored.values())) > 0 or copied == 0
     assert death_count > 8
 
 

@@ -6,6 +6,8 @@ newest commit by then. A commit of one log stands for its time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,8 +16,11 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.metadata_log import ShardMachine
+from stratalog.remote.metadata.shard.shard_builder import LoadDirectory
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.partition_tiling import LostOffsets
 from stratalog.remote.restore.shard_replay import Replayed, ShardReplay
 from stratalog.remote.restore.stored_log import StoredLog
@@ -76,13 +81,18 @@ class StoreCut(NamedTuple):
 class StoreCutter:
     """Cuts a store at a moment, without a change of it. Not thread-safe: one command uses it."""
 
-    def __init__(self, store: ObjectStore, identity: StoreIdentity) -> None:
+    def __init__(
+        self, store: ObjectStore, identity: StoreIdentity, copies: ObjectStore | None = None
+    ) -> None:
+        """`copies` has objects that an earlier attempt to restore the store has copied."""
+        stores = (store,) if copies is None else (store, copies)
         self._catalog = StoredLog(store, StoreLayout(None), CatalogMachine())
-        self._shards = [
-            StoredLog(
-                store, StoreLayout(shard), ShardMachine(partial(read_directory, store, StoreLayout(shard)))
-            )
+        self._loads = [
+            partial(_read_first_directory, stores, StoreLayout(shard))
             for shard in range(identity.shard_count)
+        ]
+        self._shards = [
+            StoredLog(store, StoreLayout(shard), ShardMachine(load)) for shard, load in enumerate(self._loads)
         ]
 
     def moment(self, until: Until) -> CutMoment:
@@ -122,7 +132,8 @@ class StoreCutter:
 
     def shard(self, moment: CutMoment, shard: int) -> Replayed:
         """A shard at a moment. Raises as `cut`."""
-        return _shard_at(self._shards[shard], moment.shard_head(shard), moment.shard_seq(shard))
+        head, seq = moment.shard_head(shard), moment.shard_seq(shard)
+        return _shard_at(self._shards[shard], self._loads[shard], head, seq)
 
     def cut(self, until: Until) -> StoreCut:
         """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
@@ -151,13 +162,23 @@ def _head_of(log: StoredLog[Any]) -> Head:
     return head
 
 
-def _shard_at(log: StoredLog[ShardState], head: Head, seq: int) -> Replayed:
+def _read_first_directory(
+    stores: Sequence[ObjectStore], layout: StoreLayout, ref: ObjectRef
+) -> Sequence[SliceEntry]:
+    """The directory of an object from the first store that has it. Raises as `read_directory`."""
+    for store in stores[:-1]:
+        with suppress(ObjectNotFoundError):
+            return read_directory(store, layout, ref)
+    return read_directory(stores[-1], layout, ref)
+
+
+def _shard_at(log: StoredLog[ShardState], load: LoadDirectory, head: Head, seq: int) -> Replayed:
     """The shard after a commit; without the objects that are gone, where one of them is needed."""
     try:
         return Replayed(log.state_at(head, seq), (), ())
     except ObjectNotFoundError:
         state = log.checkpoint_before(head, seq)
-        replay = ShardReplay(state, partial(read_directory, log.store, log.layout))
+        replay = ShardReplay(state, load)
         for commit in log.commits_between(head, state.seq, seq):
             replay.apply(commit)
         return replay.finish()

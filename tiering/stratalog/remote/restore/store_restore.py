@@ -111,9 +111,18 @@ class RestoreProgress(NamedTuple):
 class StoreRestore:
     """Restores one cut. Not thread-safe: one command uses it."""
 
-    def __init__(self, source: ObjectStore, identity: StoreIdentity, cut: StoreCut, now_ms: int) -> None:
-        """`now_ms`: the time by the clock of the target."""
+    def __init__(
+        self,
+        source: ObjectStore,
+        identity: StoreIdentity,
+        cut: StoreCut,
+        now_ms: int,
+        copies: ObjectStore | None = None,
+    ) -> None:
+        """`now_ms`: the time by the clock of the target. `copies`: the target, whose objects of an earlier
+        attempt need not be in the source any more."""
         self._source = source
+        self._stores = (source,) if copies is None else (copies, source)
         self._identity = identity
         self._cut = cut
         self._now_ms = now_ms
@@ -207,8 +216,12 @@ class StoreRestore:
     def _present(self, shard: int, state: ShardState) -> ShardState:
         """The state without the objects that are gone; gaps take their place."""
         prefix = StoreLayout(shard).data_prefix
-        listed = {info.key.removeprefix(prefix): info.size for info in self._source.list(prefix)}
-        gone = {name for name, one in state.objects.items() if listed.get(name) != one.ref.size_bytes}
+        there = {
+            (info.key.removeprefix(prefix), info.size)
+            for store in self._stores
+            for info in store.list(prefix)
+        }
+        gone = {name for name, one in state.objects.items() if (name, one.ref.size_bytes) not in there}
         if not gone:
             return state
         partitions: dict[TopicIdPartition, TieredPartition] = {}
