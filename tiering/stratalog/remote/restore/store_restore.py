@@ -274,7 +274,12 @@ class StoreRestore:
         known = (*metadata, IDENTITY_KEY)
         foreign = [key for key in there if key not in planned and not key.startswith(known)]
         if IDENTITY_KEY in there and StoreIdentity.open(target).store_id != store_id:
-            foreign.append(IDENTITY_KEY)
+            raise PreconditionFailedError(
+                "the target is a store already: if an earlier attempt has finished it, start a server there;"
+                " else choose an empty target",
+                store=target.url,
+                key=IDENTITY_KEY,
+            )
         if foreign:
             raise _foreign(target, foreign[0])
         return there
