@@ -24,6 +24,8 @@ from stratalog.objectstore.s3_errors import error_of_answer
         (404, "NoSuchBucket", StoreNotUsableError),
         (403, "InvalidObjectState", ObjectArchivedError),
         (403, "AccessDenied", StoreAccessDeniedError),
+        (403, "QuotaExceeded", StoreNotUsableError),  # Ceph
+        (400, "XMinioAdminBucketQuotaExceeded", StoreNotUsableError),
         (403, "InvalidAccessKeyId", StoreAccessDeniedError),
         (403, "SignatureDoesNotMatch", StoreAccessDeniedError),
         (403, "RequestTimeTooSkewed", StoreAccessDeniedError),
@@ -69,6 +71,14 @@ def test_each_error_is_what_the_caller_can_do_about_it(
 def test_refusals_of_conditional_writes(status: int, code: str, expected: type[StoreError]) -> None:
     error = error_of_answer(status, code, key="key", store="s3://bucket", is_conditional_write=True)
     assert type(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded")]
+)
+def test_a_bucket_at_its_quota_is_no_matter_of_credentials(status: int, code: str) -> None:
+    error = error_of_answer(status, code, key="key", store="s3://bucket", is_conditional_write=True)
+    assert error.message.startswith("the bucket has reached its quota")
 
 
 def test_not_found_where_no_object_was_asked_for_is_no_s3_server() -> None:

@@ -529,3 +529,23 @@ class TestConfiguration:
         assert is_protected("http://[::1]:9000")
         assert not is_protected("http://minio:9000")
         assert not is_protected("http://192.168.0.7:9000")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_gateway_that_redirects_everything_refuses_the_server(status: int) -> None:
+    """To HTTPS, for example: its answers name no region."""
+    redirect = Answer(status, headers={"Location": "https://store.example/", "Date": DATE})
+    with scripted_s3([redirect]) as server:
+        store = server.open_store()
+        for ask in (
+            lambda: store.get("key"),
+            lambda: store.put("key", b"data", if_absent=True),
+            lambda: list(store.list("")),
+            lambda: store.delete_many(["key"]),
+        ):
+            with pytest.raises(StoreNotUsableError) as refused:
+                ask()
+            assert refused.value.fields["status"] == status
+            assert "store_code" in refused.value.fields
+        store.close()
+        assert len(server.requests) <= 8

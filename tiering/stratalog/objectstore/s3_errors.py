@@ -68,17 +68,11 @@ def error_of_answer(
         return PreconditionFailedError("the conditional request was refused; read the object again", **answer)
     if code in _TRANSIENT_CODES or (status >= 500 and status != 501) or status == 429:
         return StoreUnavailableError("the store cannot do this now; try again later", **answer)
-    if code == "NoSuchBucket":
-        return StoreNotUsableError(
-            "the bucket does not exist; make it (for example with `aws s3 mb`) or correct the store's url",
-            **answer,
-        )
+    about_bucket = _about_bucket(status, code)
+    if about_bucket:
+        return StoreNotUsableError(about_bucket, **answer)
     if code in _CLOCK_CODES:
         return StoreAccessDeniedError("the clock of this machine differs from the store's; set it", **answer)
-    if code in _REGION_CODES or status in (301, 307, 308):
-        return StoreNotUsableError(
-            "the bucket is in another region or at another endpoint; correct them", **answer
-        )
     if code == "InvalidObjectState" and key:
         return ObjectArchivedError(
             "the object is archived, so that it cannot be read; restore it (`aws s3api restore-object`) and"
@@ -102,6 +96,17 @@ def error_of_answer(
             "the object ends before the requested range; restore it from a copy", **answer
         )
     return StoreNotUsableError("the store does not accept this request; use a complete S3 server", **answer)
+
+
+def _about_bucket(status: int, code: str) -> str:
+    """The text about a bucket that cannot be used as it is; empty for other answers."""
+    if code == "NoSuchBucket":
+        return "the bucket does not exist; make it (for example with `aws s3 mb`) or correct the store's url"
+    if code.endswith("QuotaExceeded"):
+        return "the bucket has reached its quota; raise the quota, or delete other objects there"
+    if code in _REGION_CODES or status in (301, 302, 303, 307, 308):
+        return "the bucket is in another region or at another endpoint; correct them"
+    return ""
 
 
 def _bounded(text: str) -> str:

@@ -50,6 +50,7 @@ class S3RequestOptions:
             events.register("before-parameter-build.s3", self._add_options)
         if self._checksum_name == "md5":
             events.register("before-call.s3.DeleteObjects", _replace_checksum_by_md5)
+        events.register("before-call.s3.HeadBucket", _end_redirects)
 
     def checksum(self, window: Sequence[memoryview]) -> dict[str, str]:
         """The checksum of a body, as a parameter of its request; none if the settings say so."""
@@ -89,3 +90,12 @@ def _replace_checksum_by_md5(params: dict[str, Any], **_: object) -> None:
     headers.pop(_ALGORITHM_HEADER, None)
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     headers["Content-MD5"] = base64.b64encode(digest).decode("ascii")
+
+
+def _end_redirects(params: dict[str, Any], **_: object) -> None:
+    """Called by botocore before it asks for the region of a bucket, because an answer was a redirect.
+
+    A gateway that redirects all requests, to HTTPS for example, redirects this one as well, and botocore
+    would ask again until the stack is full.
+    """
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
