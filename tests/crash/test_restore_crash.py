@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.errors import PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.remote.restore.restore_note import RestoreNote
 from stratalog.remote.restore.store_cut import StoreCutter, Until
-from stratalog.remote.restore.store_restore import StoreRestore
+from stratalog.remote.restore.store_restore import IS_STORE, StoreRestore
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import IDENTITY_KEY
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -69,9 +69,13 @@ def go_on(subject: Restoring, disk: FaultyFileSystem) -> None:
     subject.world.upload()
     expected, has_note = subject.before, RestoreNote.find(subject.store(disk)) is not None
     if subject.is_finished(disk) and not has_note:
-        with pytest.raises(PreconditionFailedError, match="the target is a store already"):
+        with pytest.raises(PreconditionFailedError) as refused:
             subject.restore_to(disk)
+        assert refused.value.message.startswith(IS_STORE)
     else:
+        if has_note and not subject.is_finished(disk):
+            with pytest.raises(StoreCorruptError):
+                StoreIdentity.find(subject.store(disk))
         expected = expected if has_note else subject.world.readable()
         subject.restore_to(disk)
     subject.require_whole(disk, expected)

@@ -158,7 +158,8 @@ def _require_empty(store: ObjectStore) -> None:
                 store.get(IDENTITY_KEY)
             except ObjectNotFoundError:
                 raise StoreCorruptError(
-                    "the store has data but no identity; restore stratalog.json, or correct the URL",
+                    "the store has data but no identity; repeat its `stratalog tier restore` if that was"
+                    " interrupted, else restore stratalog.json, or correct the URL",
                     key=IDENTITY_KEY,
                     found=found.key,
                 ) from None

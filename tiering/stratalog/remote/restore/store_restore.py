@@ -53,6 +53,8 @@ S = TypeVar("S", bound=HeadState)
 OWNER = "stratalog tier restore"
 """The owner that the head of a restored shard names until a server claims it."""
 
+IS_STORE = "the target is a store already"
+
 
 class RestoredPartition(NamedTuple):
     """A partition at the cut."""
@@ -275,8 +277,8 @@ class StoreRestore:
         foreign = [key for key in there if key not in planned and not key.startswith(known)]
         if IDENTITY_KEY in there and StoreIdentity.open(target).store_id != store_id:
             raise PreconditionFailedError(
-                "the target is a store already: if an earlier attempt has finished it, start a server there;"
-                " else choose an empty target",
+                f"{IS_STORE}: if an earlier attempt has finished it, start a server there; else choose an"
+                " empty target",
                 store=target.url,
                 key=IDENTITY_KEY,
             )
