@@ -245,6 +245,13 @@ async def test_local_copies_of_compacted_records_stay_while_the_store_is_away() 
         bench.server.engine.local.retention.run()
         assert bench.partition().watermarks().local_log_start_offset == 0, "readers need them"
         world.store.is_away = False
+        world.store.refusal, world.store.refuses = EXPIRED, _is_of_a_shard
+        with pytest.raises(StoreAccessDeniedError):
+            bench.partition().shard.refresh()
+        bench.server.engine.local.retention.run()
+        assert bench.partition().watermarks().local_log_start_offset == 0, "though the catalog can be read"
+        world.store.refusal = None
+        bench.partition().shard.refresh()
         bench.server.engine.local.retention.run()
         assert bench.partition().watermarks().local_log_start_offset == 12
 
