@@ -9,7 +9,8 @@ needs. For the same reason a task that one of the threads submits waits for the 
 which comes soon: a turn submits the next one as one of its last acts. A thread starts where none is idle, up
 to a limit, and stays. A task is taken or refused: one that was refused does not run.
 
-Each task costs one look at the clock, so that one which a disk holds up can be seen from outside.
+Each task costs one look at the clock, so that one which a disk holds up can be seen from outside. One that
+computes for long notes its steps, so that it does not look the same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TurnThread(threading.Thread):
         self.task: _Task | None = None
         """Its next task; None for its end."""
         self.since_s: float | None = None
-        """The monotonic time at which the task that it runs began; None: it runs none."""
+        """The monotonic time at which the task that it runs began, or its last step; None: it runs none."""
         self.last_bell: Bell | None = None
         """Rung when it has no task any more."""
 
@@ -53,6 +54,14 @@ class TurnThread(threading.Thread):
         if self.last_bell is not None and self.last_bell is not bell:
             self.last_bell.ring()
         self.last_bell = bell
+
+
+def note_step(now_s: float) -> None:
+    """Note that the task on the calling thread gets on: its age counts from this monotonic time. On any
+    thread; without effect on those that run no turns."""
+    current = threading.current_thread()
+    if isinstance(current, TurnThread):
+        current.since_s = now_s
 
 
 class TurnThreads:
@@ -83,7 +92,8 @@ class TurnThreads:
         return len(self._waiting)
 
     def oldest_task_s(self) -> float:
-        """How long ago the oldest running task has begun, in seconds; 0 if none runs. Any thread may ask."""
+        """How long ago the oldest running task has begun, or noted a step, in seconds; 0 if none runs. Any
+        thread may ask."""
         begins = [one.since_s for one in self.threads]
         oldest_s = min((begin_s for begin_s in begins if begin_s is not None), default=None)
         return 0.0 if oldest_s is None else max(0.0, self._clock.monotonic_s() - oldest_s)

@@ -173,11 +173,15 @@ class WorkerPools:
         return {path: threads.oldest_wait_s() for path, threads in self._flushing().items()}
 
     def append_waits_s(self) -> Mapping[str, float]:
-        """How long the oldest turn of appends has been under way in each log directory that had one, in
-        seconds; 0 if none is. Any thread may call."""
+        """How long the oldest turn of appends has been under way in each log directory that had one, or how
+        long ago its last step of long validation began, in seconds; 0 if none is. Any thread may call."""
         with self._opening_lock:
-            appending = tuple(self._appending.items())
-        return {path: threads.oldest_task_s() for path, threads in appending}
+            taking_turns = (*self._appending.items(), *self._validating.items())
+        waits_s: dict[str, float] = {}
+        for path, threads in taking_turns:
+            # A turn with long validation writes on its own threads.
+            waits_s[path] = max(waits_s.get(path, 0.0), threads.oldest_task_s())
+        return waits_s
 
     def flush_durations(self) -> Mapping[str, HistogramCounts]:
         """How long fsyncs took in each log directory that had one, in seconds, with the wait for a thread.

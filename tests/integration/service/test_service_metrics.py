@@ -26,6 +26,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
+from stratalog.server.append import long_validation
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.v1 import log_pb2
 from tests.support.access.guarded_site import EVERYTHING, GuardedSite
@@ -265,15 +266,20 @@ async def test_a_disk_that_hangs_shows_since_when(tmp_path: Path, monkeypatch: p
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("is_long", [False, True])
 async def test_a_disk_that_hangs_in_a_write_shows_by_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool
 ) -> None:
-    """No fsync is asked for before the write returns, so its wait shows nothing."""
+    """No fsync is asked for before the write returns, so its wait shows nothing. Turns with long validation
+    write on threads of their own."""
     be_impatient(monkeypatch)
+    if is_long:
+        monkeypatch.setattr(long_validation, "TURN_BYTES", 0)
+    config = {"compression.type": "gzip"} if is_long else None
     gate, hanging = Gate(), set[str]()
     disk, log_dirs = hanging_disk(gate, hanging), (f"{tmp_path}/other",)
     async with service_bench(tmp_path, filesystem=disk, log_dirs=log_dirs, metrics_listen=LISTEN) as bench:
-        ill, well = [one.log_dir for one in await rolled_partitions(bench)]
+        ill, well = [one.log_dir for one in await rolled_partitions(bench, config)]
         hung = next(topic for topic in ("a", "b") if bench.partition(topic, 0).log_dir == ill)
 
         async def values_of(name: str) -> tuple[float, float]:
@@ -302,6 +308,7 @@ async def test_a_disk_that_hangs_in_a_write_shows_by_directory(
         assert await waiting == 1
         await until_answering(bench)
         assert await values_of("log_directory_silent") == (0, 0)
+        assert bool(await value(bench, "append_long_turns_total")) is is_long
 
 
 def request(topic: str, values: Sequence[bytes], **fields: Any) -> log_pb2.AppendRequest:

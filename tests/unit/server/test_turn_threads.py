@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from stratalog.server.turn_threads import TurnThreads
+from stratalog.server.turn_threads import TurnThreads, note_step
 from stratalog.testing.manual_clock import ManualClock
 
 PATIENCE_S = 30.0
@@ -107,6 +107,37 @@ def test_the_age_of_the_oldest_task_costs_one_look_at_the_clock_for_each_task() 
         assert ran.acquire(timeout=PATIENCE_S)
     threads.shutdown()
     assert clock.look_count - before == 100
+
+
+def test_a_step_of_a_task_has_its_age_begin_anew() -> None:
+    clock = ManualClock()
+    threads, begun, may_step, may_end = TurnThreads(2, "test", clock), *(threading.Event() for _ in range(3))
+
+    def compute() -> None:
+        begun.set()
+        may_step.wait(PATIENCE_S)
+        note_step(clock.monotonic_s())
+        begun.set()
+        may_end.wait(PATIENCE_S)
+
+    try:
+        threads.submit(compute)
+        assert begun.wait(PATIENCE_S)
+        begun.clear()
+        clock.advance(40_000)
+        assert threads.oldest_task_s() == 40
+        # Other threads have no task, so theirs is no step of it.
+        note_step(clock.monotonic_s())
+        assert threads.oldest_task_s() == 40
+        may_step.set()
+        assert begun.wait(PATIENCE_S)
+        clock.advance(1_000)
+        assert threads.oldest_task_s() == 1
+    finally:
+        may_step.set()
+        may_end.set()
+        threads.shutdown()
+    assert threads.oldest_task_s() == 0
 
 
 class CountingClock(ManualClock):

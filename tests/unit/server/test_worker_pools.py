@@ -13,6 +13,7 @@ import pytest
 
 from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.turn_threads import TurnThreads
 from stratalog.server.worker_pools import PoolUse, WorkerPools, run_together, running_together
 from stratalog.testing.manual_clock import ManualClock
 
@@ -57,6 +58,30 @@ def test_work_that_outlives_its_threads_ends_as_by_a_stop() -> None:
     threads.shutdown(wait=True)
     assert [type(one) for one in outcomes] == [StoppingError]
     assert ended == ["first"]
+
+
+def test_the_oldest_turn_of_a_log_directory_may_be_one_with_long_validation() -> None:
+    clock = ManualClock()
+    pools = WorkerPools(ServerSettings(data_dir="/a"), clock)
+    may_end = threading.Event()
+
+    def begin(threads: TurnThreads) -> None:
+        begun = threading.Event()
+        threads.submit(lambda: begun.set() or may_end.wait(30))
+        assert begun.wait(30)
+
+    try:
+        begin(pools.validate("/a"))
+        clock.advance(4_000)
+        begin(pools.append("/a"))
+        begin(pools.append("/b"))
+        clock.advance(2_000)
+        begin(pools.validate("/b"))
+        assert pools.append_waits_s() == {"/a": 6, "/b": 2}
+    finally:
+        may_end.set()
+        pools.close()
+    assert pools.append_waits_s() == {"/a": 0, "/b": 0}
 
 
 async def test_look_ups_in_the_store_have_a_bound_and_reads_have_none() -> None:

@@ -24,6 +24,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.unpacking import LongWorkError
 from stratalog.server.append.pending_append import PendingAppend
+from stratalog.server.turn_threads import note_step
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,8 @@ class TurnWork:
         if self._has_budget:
             return
         now_s = self._validations.clock.monotonic_s()
+        # Work like this is no disk that hangs; the write behind the last step may be one.
+        note_step(now_s)
         if append is self._of:
             self._validations.note(append.identity.topic_partition, now_s - self._began_s)
         else:

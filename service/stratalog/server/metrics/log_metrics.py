@@ -187,7 +187,7 @@ def of_disk_waits(
     paths = [one.path for one in logs.directories.statuses()]
     yield _by_directory(
         "log_manager_oldest_append_wait_secs",
-        "Seconds since the begin of the oldest turn that writes appends; 0 if none does.",
+        "Seconds since the oldest turn that writes appends began, or was seen to compute; 0 if none does.",
         {path: append_waits_s.get(path, 0.0) for path in paths},
     )
     yield _by_directory(

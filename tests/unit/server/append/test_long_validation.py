@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -26,7 +27,7 @@ from stratalog.record.codecs.compression import Codec, decompress
 from stratalog.record.record import Record
 from stratalog.server.append import long_validation
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.long_validation import SLOW_S, WARNING_PERIOD_S, LongValidations
+from stratalog.server.append.long_validation import SLOW_S, WARNING_PERIOD_S, LongValidations, TurnWork
 from stratalog.server.append.partition_writer import (
     GROUP_BYTES,
     PartitionWriter,
@@ -37,6 +38,7 @@ from stratalog.server.append.partition_writer import (
 from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.request_memory import RequestMemory
+from stratalog.server.turn_threads import TurnThreads
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.plain_batches import with_header
@@ -45,6 +47,7 @@ from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
 KIB = 1 << 10
+PATIENCE_S = 30.0
 TURN_BYTES = 1 << 20
 
 
@@ -448,3 +451,30 @@ async def test_the_log_names_a_topic_whose_appends_take_long_once_a_minute(
     assert "1.5 s" in line
     assert await lines(WARNING_PERIOD_S * 1000 - 1) == []
     assert len(await lines(SLOW_S * 1000 + 1)) == 1
+
+
+async def test_long_validation_does_not_look_like_a_disk_that_hangs() -> None:
+    bench = Bench()
+    bench.submit(LONG)
+    work, threads = TurnWork(bench.validations), TurnThreads(1, "test", bench.clock)
+    stepped, may_end = threading.Event(), threading.Event()
+
+    def validate() -> None:
+        work.begin(has_budget=False)
+        for _ in range(3):
+            bench.clock.advance(40_000)
+            work.add(bench.appends[0], 1)
+        stepped.set()
+        may_end.wait(PATIENCE_S)
+
+    threads.submit(validate)
+    try:
+        assert await asyncio.to_thread(stepped.wait, PATIENCE_S)
+        assert threads.oldest_task_s() == 0
+        # A write may hang behind the last step.
+        bench.clock.advance(1_000)
+        assert threads.oldest_task_s() == 1
+    finally:
+        may_end.set()
+        threads.shutdown()
+    await bench.run_all()
