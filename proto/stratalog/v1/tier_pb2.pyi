@@ -561,8 +561,8 @@ class ShardStatus(_message.Message):
     dead_bytes: _builtins.int
     """Data in the objects of `live_bytes` that no live slice has: what compaction gives back once it empties them."""
     store_trouble: _builtins.str
-    """The kind of failure of the last look at the shard's head: `no-answer`, `store-refuses` (credentials, permissions, the clock,
-    the bucket), or `unreadable` (the store answers, and the head is lost, damaged or newer). Empty: the look was answered.
+    """The kind of failure of the last look at the shard's head: `no-answer`, `store-refuses` (credentials, permissions, the clock),
+    `bucket-gone` (the bucket does not exist), or `unreadable` (the store answers, and the head is lost, damaged or newer). Empty: the look was answered.
     """
     store_failure: _builtins.str
     """The error of that look, which says what to do. Empty: the look was answered."""

@@ -14,6 +14,7 @@ from stratalog.base.errors import (
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
+    StoreNotUsableError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -96,6 +97,8 @@ EXPIRED = StoreAccessDeniedError(
     status=403,
     store_code="ExpiredToken",
 )
+GONE = StoreNotUsableError("the bucket does not exist", status=404, store_code="NoSuchBucket")
+LOST = StoreCorruptError("the head is lost; restore it")
 
 
 @pytest.mark.parametrize("is_tiered", [False, True])
@@ -134,6 +137,34 @@ async def test_expired_credentials_leave_as_much_on_the_disk_as_an_outage_and_th
         assert one.last_refusals == {"unconfirmed": 0}
         assert one.last_outcome == "nothing to do"
         assert status.shards[0].store_failure == ""
+
+
+@pytest.mark.parametrize("failure", [GONE, LOST], ids=["bucket", "head"])
+async def test_local_copies_stay_where_the_store_may_have_lost_the_others(failure: StoreError) -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"local.retention.bytes": "1", "remote.copy.max.age.ms": "1"})
+        await load(bench, world.clock, 30)
+        await bench.client.admin.upload(["t"])
+        engine = bench.server.engine
+        local_retention = engine.passes.task("local-retention", engine.local.retention.run)
+        world.store.refusal = failure
+        with suppress(StoreError):
+            bench.partition().shard.refresh()
+        # A store that does not answer afterwards proves nothing new.
+        world.store.refusal, world.store.is_away = None, True
+        with suppress(StoreError):
+            bench.partition().shard.refresh()
+        before = bench.partition().local_log_start_offset
+        local_retention()
+        assert bench.partition().local_log_start_offset == before
+        told = engine.passes.status("local-retention").last_outcome
+        assert told is not None
+        assert told.refusals["last-copy"] == 1
+        world.store.is_away = False
+        bench.partition().shard.refresh()
+        local_retention()
+        assert bench.partition().local_log_start_offset > before
 
 
 async def test_a_catalog_that_cannot_be_read_is_no_outage_and_the_pass_says_what_waits() -> None:
@@ -612,6 +643,24 @@ async def test_copies_of_uploaded_records_go_before_anything_is_lost_whatever_th
         press(bench, disk, 999)
         assert (local_start(bench, "kept"), local_start(bench)) == (1, 0)
         assert [record.offset for record in (await bench.read_all("kept"))[0]] == [0, 1]
+
+
+async def test_a_disk_short_of_space_keeps_the_copies_that_the_store_may_have_lost() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"local.retention.ms": "-1", **FOR_EVER})
+        await load(bench, clock, 12)
+        await bench.client.admin.upload(["t"])
+        store.refusal = GONE
+        with suppress(StoreError):
+            bench.partition().shard.refresh()
+        press(bench, disk, 0)
+        assert local_start(bench) == 0
+        store.refusal = None
+        bench.partition().shard.refresh()
+        press(bench, disk, 0)
+        assert local_start(bench) > 0
 
 
 async def test_a_reader_passes_no_lost_record_that_an_upload_may_still_commit() -> None:

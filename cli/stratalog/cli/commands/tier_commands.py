@@ -194,6 +194,7 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
 _APPENDS_REFUSED = ", so appends at `disk` to tiered topics are refused"
 _STORE_ANSWERS = {
     "store-refuses": "the store answers, and has refused this server for",
+    "bucket-gone": "the store answers, and the bucket has been gone for",
     "unreadable": "the store answers, and its metadata could not be read for",
 }
 

@@ -139,8 +139,8 @@ class ShardStatus(NamedTuple):
     """
     store_trouble: str
     """The kind of failure of the last look at the shard's head: `no-answer`, `store-refuses` (credentials,
-    permissions, the clock, the bucket), or `unreadable` (the store answers, and the head is lost, damaged or
-    newer). Empty: the look was answered.
+    permissions, the clock), `bucket-gone` (the bucket does not exist), or `unreadable` (the store answers,
+    and the head is lost, damaged or newer). Empty: the look was answered.
     """
     store_failure: str
     """The error of that look, which says what to do. Empty: the look was answered."""

@@ -105,10 +105,12 @@ class ConfirmedTopics:
             return
         if failure is None:
             logger.info("the catalog can be read again; retention and cleaning of local logs follow it")
-        elif self.trouble is StoreTrouble.REFUSES:
+        elif self.is_store_away and self.trouble is not StoreTrouble.NO_ANSWER:
             logger.error(
-                "the store refuses this server; retention and cleaning of local logs go on by the"
-                " configuration that was read last: %s",
+                "%s; retention and cleaning of local logs go on by the configuration that was read last: %s",
+                "the bucket is gone"
+                if self.trouble is StoreTrouble.BUCKET_GONE
+                else "the store refuses this server",
                 failure,
             )
         elif self.is_store_away:

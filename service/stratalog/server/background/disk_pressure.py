@@ -3,7 +3,8 @@
 What costs nothing goes first. The cache of tiered data gives back what is missing, and writes nothing while
 its directory is short of space. Files that wait to be removed, so that readers can finish, are removed at
 once.
-Then local segments go that the object store has, of all tiered topics: a read of them takes longer.
+Then local segments go that the object store has, of all tiered topics: a read of them takes longer. They stay
+where the store may have lost them (`StoreContact.may_have_lost_data`).
 
 Only if that is not enough, and only of topics with `remote.copy.backlog.policy=drop`, their oldest segments
 go that the store does not have, of the partition with the largest backlog first, because that one fills the
@@ -165,7 +166,9 @@ class DiskPressure:
     def _may_drop(self, partition: HostedPartition, *, is_loss: bool) -> bool:
         if not partition.is_tiered or partition.shard.is_fenced:
             return False
-        return not is_loss or self._may_lose(partition)
+        if not is_loss:
+            return not partition.shard.contact.may_have_lost_data
+        return self._may_lose(partition)
 
     def _may_lose(self, partition: HostedPartition) -> bool:
         if partition.log.local_log.config.remote_copy_backlog_policy is not BacklogPolicy.DROP:

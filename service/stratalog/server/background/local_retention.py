@@ -23,6 +23,8 @@ from stratalog.server.partitions.store_trouble import StoreTrouble
 
 UNCONFIRMED = "unconfirmed"
 """Partitions whose topic's configuration, as the catalog has it, is not that of their logs."""
+LAST_COPY = "last-copy"
+"""Tiered partitions whose local copies may be the last ones."""
 
 
 class _Deleted(NamedTuple):
@@ -73,7 +75,8 @@ class LocalRetention:
         see `ConfirmedTopics`: while the store is away that is the one that was followed last, and the outcome
         says why the catalog could not be read. Then, and where the shard takes no commits, segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
-        the log start moves first.
+        the log start moves first. Where the bucket is gone, or the head of the shard is lost or damaged,
+        local copies of what was uploaded stay: they may be the last ones.
 
         Local segments of a compacted topic go, too, once the object store has compacted all of their records,
         so that readers see the compacted copy (`LogConfig.drops_compacted`): by the metadata that this server
@@ -114,7 +117,9 @@ class LocalRetention:
         if not partitions:
             return PassOutcome(deleted, failures=tuple(failures))
         refusing = [tier for tier in away if any(one.shard is tier.shard for one in moved)]
-        return self._outcome(deleted, left_alone, refusing, failures)
+        kept_count = sum(one.is_tiered and one.shard.contact.may_have_lost_data for one in partitions)
+        refusals = {UNCONFIRMED: left_alone} | ({LAST_COPY: kept_count} if kept_count else {})
+        return self._outcome(deleted, refusals, refusing, failures)
 
     def _is_away(self, tier: ShardTier) -> bool:
         """Whether no log start of a shard can be committed now, as far as is known. A store may have trouble
@@ -127,15 +132,14 @@ class LocalRetention:
     def _outcome(
         self,
         deleted: Mapping[str, int],
-        left_alone_count: int,
+        refusals: dict[str, int],
         refusing: Sequence[ShardTier],
         failures: Sequence[str],
     ) -> PassOutcome:
         """The outcome of a turn, with the trouble of its look at the catalog, or of the shards whose log
-        starts have moved on the disk only. `left_alone_count`: partitions without a confirmed
-        configuration."""
+        starts have moved on the disk only. `refusals`: partitions of which nothing was deleted, by reason."""
         trouble, failure = self._confirmed.trouble, self._confirmed.failure
-        refusals, remark = {UNCONFIRMED: left_alone_count}, ""
+        remark = ""
         for refused in filter(None, map(_failure_of, () if failure else refusing)):
             refusals[StoreTrouble.of(refused).value] = 1
             remark = f"log starts moved on this disk only, they cannot be committed: {refused.message}"
@@ -194,8 +198,9 @@ class LocalRetention:
         partition.signal.notify()
 
     def _delete_of(self, partition: HostedPartition) -> int:
-        if partition.is_tiered:
+        if partition.is_tiered and not partition.shard.contact.may_have_lost_data:
             return partition.log.retention.delete_local_segments()
+        # Of a tiered log those below its start.
         return self._logs.tasks.delete_old_segments(partition.log)
 
 

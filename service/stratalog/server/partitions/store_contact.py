@@ -55,6 +55,7 @@ class StoreContact:
         self._last_answer_s = clock.monotonic_s()
         self._last_answer_ms = clock.now_ms()
         self._failure: StoreError | None = None
+        self._may_have_lost_data = False
         self._is_silence_logged = False
         self._wrong_clock_since_s: float | None = None
         faults.silence.watch(metadata.shard, lambda: self.is_too_silent)
@@ -77,6 +78,12 @@ class StoreContact:
         return self._failure
 
     @property
+    def may_have_lost_data(self) -> bool:
+        """Whether the store has said since its last answer that the bucket is gone, or that the head is lost
+        or damaged: local copies may be the last ones."""
+        return self._may_have_lost_data
+
+    @property
     def is_too_silent(self) -> bool:
         """Whether appends at `disk` are refused."""
         return 0 < self._max_silence_ms < self.silence_ms
@@ -97,12 +104,14 @@ class StoreContact:
         if asked_s >= self._last_answer_s:
             self._last_answer_s, self._last_answer_ms = asked_s, asked_ms
             self._failure = None
+            self._may_have_lost_data = False
 
     def note_failure(self, asked_s: float, failure: StoreError) -> None:
         """Note that a look which began then has failed. One that was overtaken by an answer counts no
         more."""
         if asked_s >= self._last_answer_s:
             self._failure = failure
+            self._may_have_lost_data |= StoreTrouble.of(failure).may_have_lost_data
 
     def ensure_heard(self) -> None:
         """Check that the head was read recently. Raises StoreUnavailableError (retriable) if the last answer
