@@ -84,6 +84,7 @@ from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.admin.tier_servicer import TierServicer
 from stratalog.server.rpc.append_intake import AppendIntake
+from stratalog.server.rpc.awaited_requests import AwaitedRequests
 from stratalog.server.rpc.call_limits import CallLimits
 from stratalog.server.rpc.copy_servicer import CopyServicer
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -221,6 +222,8 @@ class Server:
         self._open_threads(loop)
         self._all_failed = asyncio.Event()
         limits = CallLimits(self.settings, statuses, self._pools.turns)
+        self._requests = AwaitedRequests(self._clock, statuses)
+        self._metrics.awaited_request_count = lambda: self._requests.count
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(_SERVICES, statuses)
         handlers = self._early_handlers(limits, late)
@@ -254,7 +257,7 @@ class Server:
 
     async def _give_up(self) -> None:
         """End what a start that fails has begun. It has accepted no append."""
-        self._closing.set(ends_work=True)
+        self._end_waiting_calls(ends_work=True)
         await self._transport.stop(None)
         engine = self._take_engine()
         if engine is not None:
@@ -346,7 +349,7 @@ class Server:
         # First the transport accepts nothing any more, or the calls that end now could come back.
         await asyncio.sleep(0)
         uploads = self.settings.drain_upload_s > 0 and not self.settings.read_only
-        self._closing.set(ends_work=not uploads)
+        self._end_waiting_calls(ends_work=not uploads)
         engine.hurry_commits()
         # The calls of appends at `object` end with the commits that they wait for.
         await asyncio.wait({ending}, timeout=grace_s * COMMIT_SHARE_OF_GRACE)
@@ -356,6 +359,12 @@ class Server:
         if uploads:
             await self._drain(engine)
         await self._end(engine)
+
+    def _end_waiting_calls(self, *, ends_work: bool) -> None:
+        """End long polls and streams, calls whose message has not come, and also long work if it
+        `ends_work`."""
+        self._closing.set(ends_work=ends_work)
+        self._requests.close()
 
     async def _end(self, engine: StorageEngine) -> None:
         """End all threads, and close the engine."""
@@ -490,7 +499,8 @@ class Server:
         gate = self._access_gate = self._open_gate(limits)
         # Without authentication: load balancers and probes have no token, and it says whether the server
         # serves.
-        checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
+        handlers = self._requests.reading(self._health.method_handlers(), health_servicer.PATIENCE_S)
+        checks = limits.limiting(health_servicer.SERVICE_NAME, handlers)
         services = meter.metering(late if gate is None else gate.known_callers(late))
         return checks, services, self._reflection(gate, limits)
 
@@ -508,8 +518,9 @@ class Server:
 
         def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
             checked: Handlers = refusing_undecodable(gated(handlers))
-            guarded = showing_all(name, checked) if gate is None else gate.guarding(name, checked)
-            return limits.limiting(name, guarded)
+            if gate is not None:
+                return limits.limiting(name, gate.guarding(name, checked))
+            return limits.limiting(name, self._requests.reading(showing_all(name, checked)))
 
         return [
             ready(LOG_SERVICE, log_handlers),
@@ -584,6 +595,7 @@ class Server:
             quotas,
             limits.statuses,
             tuple(limits.counts.values()),
+            self._requests,
             has_certificates=bool(self.settings.tls_client_ca),
         )
 

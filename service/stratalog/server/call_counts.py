@@ -29,6 +29,8 @@ class CallKind(Enum):
     """Every call that is none of the others."""
     WATCH = "watch"
     """Streams that watch the health, which need no credentials: they take nothing from the other kinds."""
+    CHECK = "check"
+    """Single calls that ask for the health. They need no credentials, either."""
 
 
 def share_of(limit: int) -> int:

@@ -27,6 +27,8 @@ from stratalog.server.rpc.method_handlers import Handlers, described_handlers, r
 _SERVICE = cast(ServiceDescriptor, health_pb2.DESCRIPTOR.services_by_name["Health"])
 _LIST_RESPONSE: Any = vars(health_pb2)["HealthListResponse"]
 SERVICE_NAME = _SERVICE.full_name
+PATIENCE_S = 10.0
+"""The message of a call has so long to come: it is tiny, and strangers may send it."""
 
 
 class HealthServicer:

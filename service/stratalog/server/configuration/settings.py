@@ -26,7 +26,10 @@ MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
 UNCOUNTED_CALL_COUNT = 200
-"""Room for health checks, reflection and calls that are just being refused."""
+"""Room for calls that are just being refused."""
+MAX_CHECK_CALL_COUNT = 1_000
+"""Health checks that may be open at once, beside one of each connection. They are open for an instant, unless
+their message does not come or their answer is not read."""
 MAX_CONNECTION_WATCH_COUNT = 4
 """Streams that watch the health, of one connection. A client of gRPC opens one for each service that it
 checks there, and mostly checks one."""
@@ -333,11 +336,13 @@ class ServerSettings:
     @property
     def max_call_count(self) -> int:
         """Calls of all kinds that may be open at once, which bounds the messages that the transport receives,
-        one for each call. Health checks have room beyond the caps of the others."""
+        one for each call. Each kind has a cap of its own below it, so that only calls which are just being
+        refused come close."""
         # Twice: single appends that wait for their commit count apart from the others.
         appends = 2 * self.max_append_call_count
         counted = appends + self.max_read_call_count + self.max_admin_call_count
-        return counted + self.max_watch_call_count + UNCOUNTED_CALL_COUNT
+        checks = MAX_CHECK_CALL_COUNT + self.max_connection_count
+        return counted + checks + self.max_watch_call_count + UNCOUNTED_CALL_COUNT
 
     @property
     def max_watch_call_count(self) -> int:

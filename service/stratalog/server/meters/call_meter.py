@@ -3,7 +3,8 @@
 It stands before everything that may refuse a call, so that refusals count. It wraps each handler once, which
 an interceptor of grpc.aio would do for each call, and counts a message where gRPC encodes or decodes it.
 
-Streams count as one call, whose duration is that of the stream; their messages count one by one.
+Streams count as one call, whose duration is that of the stream; their messages count one by one. The duration
+of a call with a single request begins once the request has come: a slow line is no slow server.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
 import grpc
@@ -32,6 +34,15 @@ OK = CallEnd("OK")
 CANCELLED = CallEnd("CANCELLED")
 """The client has gone, or its deadline has passed, or the server has stopped."""
 UNKNOWN = CallEnd("UNKNOWN")
+
+
+_request_s: ContextVar[float] = ContextVar("request")
+"""When the single request of the current task's call had come."""
+
+
+def note_request(now_s: float) -> None:
+    """Note that the single request of the call that the current task handles has come."""
+    _request_s.set(now_s)
 
 
 class MethodName(NamedTuple):
@@ -94,7 +105,7 @@ class CallMeter:
                 end = CANCELLED
                 raise
             finally:
-                counts.add_end(end, now_s() - begin_s)
+                counts.add_end(end, now_s() - _request_s.get(begin_s))
 
         return handling
 

@@ -10,13 +10,13 @@ from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.meters.call_meter import MethodName
 from stratalog.server.meters.error_counts import AnsweredError
 from stratalog.server.meters.method_counts import MethodCounts
-from stratalog.server.metrics.families import PREFIX, counters, gauges, histograms
+from stratalog.server.metrics.families import PREFIX, counters, gauge, gauges, histograms
 
 _METHOD = ("service", "method")
 
 
-def of_call_kinds(calls: Mapping[CallKind, CallCounts]) -> Iterator[Metric]:
-    """Yield the calls of each kind beside their caps."""
+def of_call_kinds(calls: Mapping[CallKind, CallCounts], awaited_request_count: int) -> Iterator[Metric]:
+    """Yield the calls of each kind beside their caps, and the number of those whose request has not come."""
     yield gauges(
         "server_open_calls",
         "Calls and streams that are open.",
@@ -29,6 +29,7 @@ def of_call_kinds(calls: Mapping[CallKind, CallCounts]) -> Iterator[Metric]:
         "kind",
         {kind.value: counts.limit for kind, counts in calls.items()},
     )
+    yield gauge("server_awaited_requests", "Open calls whose request has not come.", awaited_request_count)
     for name, text, measure in _COUNTERS_OF_A_KIND:
         yield counters(name, text, ("kind",), (((kind.value,), measure(one)) for kind, one in calls.items()))
 

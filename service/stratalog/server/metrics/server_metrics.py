@@ -79,6 +79,7 @@ class ServerMetrics(Collector):
         self.requests: CountedObjectStore | None = None
         self.prices: Callable[[], RequestPrices] = RequestPrices
         self.calls: Mapping[CallKind, CallCounts] = {}
+        self.awaited_request_count: Callable[[], int] = lambda: 0
         self.methods: CallMeter | None = None
         self.errors: ErrorCounts | None = None
         self.groups: AppendGroups | None = None
@@ -127,7 +128,7 @@ class ServerMetrics(Collector):
         if self.access is not None and self.quotas is not None:
             yield from of_access(self.access, self.quotas)
         if self.calls:
-            yield from of_call_kinds(self.calls)
+            yield from of_call_kinds(self.calls, self.awaited_request_count())
         if self.methods is not None:
             yield from of_methods(self.methods.counts())
         if self.errors is not None:

@@ -1,28 +1,29 @@
 """Caps the calls that are open at once, for each kind of call, so that no kind keeps the others out.
 
 Consumers hold a stream or a long poll each, and producers a stream for each of their partitions: without caps
-of their own a thousand of either would leave no call to the other side, and none to the administrator. Health
-checks are of no kind and are never counted. Streams that watch the health are a kind of their own, because
-strangers may open them. Each connection may have some, however many the others have: a client of gRPC that
-checks the health of its connections opens one on each.
+of their own a thousand of either would leave no call to the other side, and none to the administrator.
 
-One connection may have a part of them at most, so that a client that opens calls without end keeps no other
-one out. The transport has a cap on streams of its own, which is higher: beyond it the client's transport lets
-calls wait without a word. It bounds the calls whose message does not come. One principal may have a part of
-each kind; the gate of access asks for that, because it knows the principal.
+Strangers may ask for the health. Streams that watch it are a kind of their own, and each connection may have
+some, however many the others have: a client of gRPC that checks the health of its connections opens one on
+each. Health checks are a kind of their own, too, and however many are open, a connection may have one.
+
+One connection may have a part of the others at most, so that a client that opens calls without end keeps no
+other one out. The transport has a cap on streams of its own, which is higher: beyond it the client's
+transport lets calls wait without a word. One principal may have a part of each kind; the gate of access asks
+for that, because it knows the principal.
 
 A single append at `object` is an append until its request is checked, and then one that waits for its commit:
 see `call_counts`.
 
-A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
-calls that come together may pass the first look, and the second one refuses them.
+A call counts from its begin, before its message is read, to its end, when the transport has taken its answer.
+A client may let neither happen. A call beyond its cap is refused before its message is read.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 import grpc
 
@@ -37,25 +38,40 @@ from stratalog.server.call_counts import (
     set_call,
     share_of,
 )
-from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT, ServerSettings
-from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.configuration.settings import (
+    MAX_CHECK_CALL_COUNT,
+    MAX_CONNECTION_WATCH_COUNT,
+    ServerSettings,
+)
+from stratalog.server.rpc.call_guard import Context, call_at_end, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.method_handlers import SHAPES, Handlers
+from stratalog.server.rpc.method_handlers import (
+    Handlers,
+    begun_at_once,
+    is_stream_of_requests,
+    only_call,
+)
 
 _Handler = Callable[[Any, Context], Awaitable[Any]]
 
-_KINDS: Mapping[str, CallKind | None] = {
+_KINDS: Mapping[str, CallKind] = {
     "Append": CallKind.APPEND,
     "AppendStream": CallKind.APPEND,
     "CopyBatches": CallKind.APPEND,
     "Fetch": CallKind.READ,
     "FetchStream": CallKind.READ,
     "Read": CallKind.READ,
-    "Check": None,
-    "List": None,
+    "Check": CallKind.CHECK,
+    "List": CallKind.CHECK,
     "Watch": CallKind.WATCH,
 }
-"""By the method's name; None: not counted."""
+"""By the method's name; `ADMIN`: all others."""
+
+_ADVICE = {
+    CallKind.WATCH: "raise --max-connections of the server",
+    CallKind.CHECK: "use another connection",
+}
+_OTHER_ADVICE = "raise --max-{}-calls of the server"
 
 
 class CallLimits:
@@ -71,36 +87,44 @@ class CallLimits:
             CallKind.READ: settings.max_read_call_count,
             CallKind.ADMIN: settings.max_admin_call_count,
             CallKind.WATCH: settings.max_watch_call_count,
+            CallKind.CHECK: MAX_CHECK_CALL_COUNT,
         }
         self.counts = {kind: CallCounts(kind, limit) for kind, limit in limits.items()}
         self._connections = CallerCounts(settings.max_connection_call_count)
         self._watched = CallerCounts(MAX_CONNECTION_WATCH_COUNT)
+        self._checked = CallerCounts(MAX_CHECK_CALL_COUNT)
         self.commits = CommitCalls(
             self.counts[CallKind.COMMIT], CallerCounts(share_of(settings.max_connection_call_count))
         )
 
     def connections(self, kind: CallKind) -> CallerCounts:
         """The calls of each connection among which one of the kind counts."""
-        return self._watched if kind is CallKind.WATCH else self._connections
+        match kind:
+            case CallKind.WATCH:
+                return self._watched
+            case CallKind.CHECK:
+                return self._checked
+            case _:
+                return self._connections
 
     def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
-        """The handlers of a service behind the caps, in the form in which gRPC takes them."""
-        methods: dict[str, _Method] = {}
-        for name, handler in handlers.items():
-            kind = _KINDS.get(name, CallKind.ADMIN)
-            method = _FreeMethod(handler) if kind is None else _LimitedMethod(self, kind, handler)
-            methods[f"/{service}/{name}"] = method
-        return _LimitedService(methods)
+        """The handlers of a service behind the caps, in the form in which gRPC takes them. gRPC calls them
+        before a message has come."""
+        return _LimitedService(
+            {
+                f"/{service}/{name}": self._limited(_KINDS.get(name, CallKind.ADMIN), handler)
+                for name, handler in handlers.items()
+            }
+        )
 
     @guarded
     async def refuse(self, kind: CallKind, _context: Context) -> None:
         """End a call of the kind as one too many."""
         counts = self.counts[kind]
         counts.refused_count += 1
-        option = "--max-connections" if kind is CallKind.WATCH else f"--max-{kind.value}-calls"
+        advice = _ADVICE.get(kind) or _OTHER_ADVICE.format(kind.value)
         raise OverloadedError(
-            "too many calls of this kind are open; close some, send it again after a pause, or raise"
-            f" {option} of the server",
+            f"too many calls of this kind are open; close some, send it again after a pause, or {advice}",
             kind=kind.value,
             limit=counts.limit,
         )
@@ -117,79 +141,42 @@ class CallLimits:
             limit=self.connections(kind).limit,
         )
 
+    def _limited(
+        self, kind: CallKind, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        assert is_stream_of_requests(handler), "gRPC calls others once their message has come"
+        call: _Handler = only_call(handler)
+        counts, connections = self.counts[kind], self.connections(kind)
 
-class _Method(Protocol):
-    """A method of a service."""
-
-    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of a call that begins now."""
-        ...
-
-
-class _FreeMethod:
-    """A method without a cap. Immutable."""
-
-    def __init__(self, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
-        self._handler = handler
-
-    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """The only one."""
-        return self._handler
-
-
-class _LimitedMethod:
-    """A method behind the cap of its kind. Belongs to the event loop."""
-
-    def __init__(self, limits: CallLimits, kind: CallKind, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
-        self._limits = limits
-        self._kind = kind
-        self._counts = limits.counts[kind]
-        # gRPC's handlers are named tuples, which its stubs do not say.
-        one = cast(Any, handler)
-        counted = {shape: self._counting(call) for shape in SHAPES if (call := getattr(one, shape))}
-        self._handler = cast("grpc.RpcMethodHandler[Any, Any]", one._replace(**counted))
-        # A handler of streams begins before the first message is read, whichever form the client's call has.
-        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of a call that begins now."""
-        if self._kind is CallKind.APPEND:
-            self._limits.turns.expect_append()
-        return self._refusal if self._counts.is_full else self._handler
-
-    def _counting(self, handler: _Handler) -> _Handler:
-        counts, connections = self._counts, self._limits.connections(self._kind)
-        commits = self._limits.commits
-
-        @functools.wraps(handler)
-        async def handling(request: Any, context: Context) -> Any:
-            if counts.is_full:
-                return await self._refuse(request, context)
+        @functools.wraps(call)
+        async def handling(requests: Any, context: Context) -> Any:
+            if kind is CallKind.APPEND:
+                self.turns.expect_append()
             peer = context.peer()
+            if counts.is_full and not (kind is CallKind.CHECK and not connections.of(peer)):
+                return await self.refuse(kind, context)
             if not connections.enter(peer):
-                return await self._limits.refuse_on_connection(self._kind, context)
-            call = OpenCall(counts, peer, commits)
-            set_call(call)
-            try:
-                return await handler(request, context)
-            finally:
-                call.end()
+                return await self.refuse_on_connection(kind, context)
+            one = OpenCall(counts, peer, self.commits)
+            set_call(one)
+
+            def end() -> None:
+                one.end()
                 connections.leave(peer)
 
-        return handling
+            call_at_end(end)
+            return await call(requests, context)
 
-    async def _refuse(self, _request: object, context: Context) -> None:
-        await self._limits.refuse(self._kind, context)
+        return begun_at_once(handler, handling)
 
 
 class _LimitedService(grpc.GenericRpcHandler):
     """The methods of a service by their full names."""
 
-    def __init__(self, methods: Mapping[str, _Method]) -> None:
+    def __init__(self, methods: Handlers) -> None:
         self._methods = methods
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        method = self._methods.get(handler_call_details.method)
-        return None if method is None else method.handler()
+        return self._methods.get(handler_call_details.method)

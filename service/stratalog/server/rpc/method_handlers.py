@@ -9,7 +9,7 @@ refuse every call until they are opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import grpc
@@ -22,6 +22,8 @@ from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[Any, Any]]"
 """The handlers of a service by the names of its methods."""
+
+_Call = Callable[[Any, Context], Awaitable[Any]]
 
 SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 """The names of a handler's calls; one of them is set."""
@@ -64,6 +66,24 @@ def _handler(servicer: object, method: MethodDescriptor) -> grpc.RpcMethodHandle
     make = _MAKERS[method.client_streaming, method.server_streaming]
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     return make(getattr(servicer, method.name), request_class.FromString, response_class.SerializeToString)
+
+
+def only_call(handler: grpc.RpcMethodHandler[Any, Any]) -> _Call:
+    """The call of a handler, in whichever shape it is."""
+    calls: tuple[_Call | None, ...] = tuple(getattr(handler, shape) for shape in SHAPES)
+    return next(call for call in calls if call is not None)
+
+
+def is_stream_of_requests(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
+    """Whether gRPC calls the handler before a message has come."""
+    # gRPC's handlers have fields that its stubs do not say.
+    return cast(bool, cast(Any, handler).request_streaming)
+
+
+def begun_at_once(handler: grpc.RpcMethodHandler[Any, Any], call: _Call) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler with this call in place of its own, which gRPC calls before a message has come."""
+    one = cast(Any, handler)
+    return _MAKERS[True, one.response_streaming](call, one.request_deserializer, one.response_serializer)
 
 
 class LateServices(grpc.GenericRpcHandler):

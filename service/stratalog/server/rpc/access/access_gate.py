@@ -1,11 +1,11 @@
 """The gate: authenticates each call, asks for its permission, and charges the quota of its principal.
 
-It stands before all other gates, so that what they look up is no answer to a stranger. A call with a wrong
-token is refused before its message is read, and before it counts as open. A call that `CALL_PERMISSIONS` does
-not have is refused: a new one has to say what it needs.
+It stands before all other gates, so that what they look up is no answer to a stranger. A stranger's call is
+refused before its message is read, and one with a wrong token before it counts as open. A call that
+`CALL_PERMISSIONS` does not have is refused: a new one has to say what it needs.
 
-A call counts as one of its principal's from here to its end, also while it waits for the quota, and is
-refused where that has too many open.
+A call counts as one of its principal's from here to its end, also while its message comes and while it waits
+for the quota, and is refused where that has too many open. One whose principal goes meanwhile ends.
 
 A call is checked when it begins, after its wait for the quota. Streams are checked again after each change of
 the access file, and end if they would not begin now: one with a revoked token within a second or two. The
@@ -50,16 +50,20 @@ from stratalog.server.rpc.access.call_permissions import (
 )
 from stratalog.server.rpc.access.shown_topics import set_caller, shows_work
 from stratalog.server.rpc.access.unpacked_charge import set_charge
+from stratalog.server.rpc.awaited_requests import AwaitedRequests
 from stratalog.server.rpc.call_guard import Context, guarded, require_decoded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.method_handlers import SHAPES, Handlers
+from stratalog.server.rpc.method_handlers import (
+    Handlers,
+    begun_at_once,
+    is_stream_of_requests,
+    only_call,
+)
 
 _Handler = Callable[[Any, Context], Awaitable[Any]]
 _HEADER = "authorization"
 _NEWS = "the server's access file has changed while the call came; send it again"
 _MAX_KNOWN_TOPIC_COUNT = 10_000
-_MANY_REQUESTS = ("stream_unary", "stream_stream")
-_MANY_RESPONSES = ("unary_stream", "stream_stream")
 
 
 class _Admission(NamedTuple):
@@ -145,15 +149,19 @@ class AccessGate:
         quotas: Quotas,
         statuses: ErrorStatuses,
         calls: Collection[CallCounts],
+        requests: AwaitedRequests,
         *,
         has_certificates: bool,
     ) -> None:
-        """`calls` are the open ones of each kind. `has_certificates`: clients may show certificates in place
-        of tokens."""
+        """`calls` are the open ones of each kind, and `requests` reads their requests. `has_certificates`:
+        clients may show certificates in place of tokens."""
         self._control = control
         self._seen = SeenTokens(control.policy)
         self._quotas = quotas
         self._calls = calls
+        self._requests = requests
+        self._waiting: dict[Context, Credentials] = {}
+        """The callers of calls whose request has not come."""
         self.operations: OperationRegistry | None = None
         """Long work, once the engine is open; no call gets that far before."""
         self._has_certificates = has_certificates
@@ -170,7 +178,8 @@ class AccessGate:
         )
 
     def guarding(self, service: str, handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The handlers of a service behind this gate."""
+        """The handlers of a service behind this gate, in the form in which gRPC calls them before a message
+        has come."""
         return {
             name: self._guarding(CALL_PERMISSIONS.get(f"/{service}/{name}"), handler)
             for name, handler in handlers.items()
@@ -187,11 +196,16 @@ class AccessGate:
         return None if self._first_refusal(metadata) is None else self._refusal
 
     def recheck(self) -> None:
-        """Look at all open streams again: the policy has changed."""
+        """Look again at all open streams, and at calls whose request has not come: the policy has changed."""
         policy = self._control.policy
         self._quotas.keep({one.name: one for one in policy.principals})
         for stream in tuple(self._streams):
             stream.recheck(policy)
+        for context, credentials in tuple(self._waiting.items()):
+            try:
+                policy.principal(credentials)
+            except AuthenticationFailedError as error:
+                self._requests.end(context, partial(self.refuse, None, error, context))
 
     def _first_refusal(self, metadata: Iterable[tuple[str, Any]] | None) -> AuthenticationFailedError | None:
         """The error for a call whose headers alone show that it will be refused."""
@@ -219,12 +233,20 @@ class AccessGate:
             self.statuses.note(f"a call of {caller} was refused", error)
         raise error
 
-    async def _admit(self, request: object, checks: _Checks, context: Context) -> _Admission:
-        """Authenticate a call, wait for its quota, and ask for its permission. Ends it where one fails."""
+    async def _admit(
+        self, requests: object, checks: _Checks, context: Context, *, has_many_requests: bool
+    ) -> tuple[Any, _Admission]:
+        """Authenticate a call, read its single request, wait for its quota, and ask for its permission. Ends
+        it where one fails. The requests are the first one of the pair if there are many."""
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
             policy, caller = self._caller(context)
             self._quotas.admit(caller.principal, current_call(), self._calls)
+            request = requests
+            if not has_many_requests:
+                request = await self._request(context, caller.credentials)
+                if self._control.policy is not policy:
+                    policy, caller = self._again(caller.credentials)
             quota = caller.principal.quota
             if quota.is_set:
                 # Before the permission: calls that are refused use the server, too, and who may come in may
@@ -239,10 +261,19 @@ class AccessGate:
                 )
                 policy, caller = self._again(caller.credentials)
             require_decoded(request)
-            return self._checked(request, checks, policy, caller)
+            return request, self._checked(request, checks, policy, caller)
+        except grpc.aio.AbortError:
+            raise
         except Exception as error:
-            await self.refuse(request, error, context)
+            await self.refuse(requests, error, context)
             raise AssertionError("a refusal ends the call") from error
+
+    async def _request(self, context: Context, credentials: Credentials) -> Any:
+        self._waiting[context] = credentials
+        try:
+            return await self._requests.read(context)
+        finally:
+            del self._waiting[context]
 
     async def _check_again(
         self, request: object, checks: _Checks, admission: _Admission, context: Context
@@ -303,24 +334,22 @@ class AccessGate:
     def _guarding(
         self, permission: CallPermission | None, handler: grpc.RpcMethodHandler[Any, Any]
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        # gRPC's handlers are named tuples, which its stubs do not say.
-        one = cast(Any, handler)
-        shape = next(shape for shape in SHAPES if getattr(one, shape) is not None)
-        call: _Handler = getattr(one, shape)
+        call = only_call(handler)
         if permission is None:
             behind = self._undeclared(call)
-        elif shape in _MANY_RESPONSES:
-            behind = self._stream(call, _Checks(permission), has_many_requests=shape in _MANY_REQUESTS)
+        elif cast(Any, handler).response_streaming:
+            behind = self._stream(call, _Checks(permission), has_many_requests=is_stream_of_requests(handler))
         else:
+            assert not is_stream_of_requests(handler), "no method has many requests and one response"
             behind = self._single(call, _Checks(permission))
-        return cast("grpc.RpcMethodHandler[Any, Any]", one._replace(**{shape: behind}))
+        return begun_at_once(handler, behind)
 
     def _single(self, handler: _Handler, checks: _Checks) -> _Handler:
         is_read = checks.permission.operation is Operation.READ
 
         @functools.wraps(handler)
-        async def handling(request: Any, context: Context) -> Any:
-            admission = await self._admit(request, checks, context)
+        async def handling(requests: Any, context: Context) -> Any:
+            request, admission = await self._admit(requests, checks, context, has_many_requests=False)
             response = await handler(request, context)
             if is_read and self._control.policy is not admission.policy:
                 await self._check_again(request, checks, admission, context)
@@ -332,8 +361,10 @@ class AccessGate:
 
     def _stream(self, handler: _Handler, checks: _Checks, *, has_many_requests: bool) -> _Handler:
         @functools.wraps(handler)
-        async def handling(request: Any, context: Context) -> Any:
-            admission = await self._admit(request, checks, context)
+        async def handling(requests: Any, context: Context) -> Any:
+            request, admission = await self._admit(
+                requests, checks, context, has_many_requests=has_many_requests
+            )
             name = admission.principal.name
             try:
                 self._quotas.require_stream(admission.principal, self._stream_counts[name])

@@ -27,7 +27,9 @@ from stratalog.server.call_counts import (
     set_call,
 )
 from stratalog.server.rpc.access.access_gate import AccessGate
+from stratalog.server.rpc.awaited_requests import AwaitedRequests
 from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.method_handlers import only_call
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.v1 import log_pb2
@@ -46,6 +48,19 @@ class Context:
     def __init__(self, token: str) -> None:
         self._token = token
         self.code: grpc.StatusCode | None = None
+        self.requests: asyncio.Queue[object] = asyncio.Queue()
+        self._ended = asyncio.Event()
+
+    async def read(self) -> object:
+        """The next request. Raises AbortError once the call has ended, as gRPC does."""
+        coming = asyncio.ensure_future(self.requests.get())
+        ending = asyncio.ensure_future(self._ended.wait())
+        await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if self.code is not None:
+            coming.cancel()
+            raise grpc.aio.AbortError
+        return await coming
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self._token}"),)
@@ -55,6 +70,7 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, *_details: object) -> None:
         self.code = code
+        self._ended.set()
         raise grpc.aio.AbortError
 
 
@@ -73,7 +89,8 @@ class Bench:
         self.commits = CommitCalls(CallCounts(CallKind.COMMIT, 1_000), CallerCounts(1_000))
         self.counts = CallCounts(CallKind.APPEND, 1_000)
         kinds = (self.counts, self.commits.counts)
-        self.gate = AccessGate(self.control, self.quotas, statuses, kinds, has_certificates=False)
+        requests = AwaitedRequests(clock, statuses)
+        self.gate = AccessGate(self.control, self.quotas, statuses, kinds, requests, has_certificates=False)
 
     def write(self, *names: str, topic: str = "t") -> None:
         """`{}` in the topic is the name of the principal."""
@@ -93,12 +110,16 @@ class Bench:
         self.gate.recheck()
 
     def guarded(self, method: str, shape: str, handler: Handler) -> Handler:
+        """The handler behind the gate. It takes the requests of a stream, or the single one, if that has
+        come."""
         make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
-        behind = cast(Handler, getattr(self.gate.guarding(SERVICE, {method: make(handler)})[method], shape))
+        behind = only_call(self.gate.guarding(SERVICE, {method: make(handler)})[method])
 
         async def counted(request: Any, context: Any) -> Any:
             call = OpenCall(self.counts, context.peer(), self.commits)
             set_call(call)
+            if request is not None:
+                context.requests.put_nowait(request)
             try:
                 return await behind(request, context)
             finally:
