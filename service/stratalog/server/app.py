@@ -197,6 +197,11 @@ class Server:
         assert self._engine is not None, "the server is started"
         return self._engine
 
+    @property
+    def awaited_request_count(self) -> int:
+        """Open calls whose message has not come. Any thread may ask."""
+        return self._requests.count
+
     async def start(self) -> None:
         """Start; the server serves once this returns. Raises InvalidConfigError (port in use),
         DataDirectoryError, StoreError, and leaves nothing running then.
@@ -223,7 +228,7 @@ class Server:
         self._all_failed = asyncio.Event()
         limits = CallLimits(self.settings, statuses, self._pools.turns)
         self._requests = AwaitedRequests(self._clock, statuses)
-        self._metrics.awaited_request_count = lambda: self._requests.count
+        self._metrics.awaited_request_count = lambda: self.awaited_request_count
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(_SERVICES, statuses)
         handlers = self._early_handlers(limits, late)

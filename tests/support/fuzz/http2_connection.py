@@ -16,6 +16,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS = 0x0, 0x1, 0x3, 0x4
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _STREAM = 1
+_INITIAL_WINDOW_SIZE = 0x4
 _ENCODINGS = ("", "identity", "gzip", "deflate", "snappy", "no such encoding", "x" * 5000)
 _TIMEOUTS = ("", "10S", "1n", "-1S", "99999999H", "S", "x" * 100)
 _ODD_HEADERS = (
@@ -80,6 +81,22 @@ def odd_call(random: Random, path: str, messages: Sequence[bytes]) -> bytes:
     ]
     connection = b"".join(frames)
     return _PREFACE + (changed(random, connection) if random.random() < 0.3 else connection)
+
+
+def unread_calls(path: str, message: bytes, count: int) -> bytes:
+    """The bytes of a connection with calls of the path, whose answers it gives the server no room to send."""
+    headers = (
+        *((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")),
+        *(("te", "trailers"), ("content-type", "application/grpc")),
+    )
+    block = b"".join(header(*one) for one in headers)
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    calls = [
+        frame(_HEADERS, _END_HEADERS, stream, block) + frame(_DATA, _END_STREAM, stream, body)
+        for stream in range(1, 2 * count, 2)
+    ]
+    no_room = _INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)
+    return _PREFACE + frame(_SETTINGS, 0, 0, no_room) + b"".join(calls)
 
 
 def call_of_path(path: str) -> bytes:

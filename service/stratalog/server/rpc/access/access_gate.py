@@ -238,11 +238,11 @@ class AccessGate:
     ) -> tuple[Any, _Admission]:
         """Authenticate a call, read its single request, wait for its quota, and ask for its permission. Ends
         it where one fails. The requests are the first one of the pair if there are many."""
+        request = requests
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
             policy, caller = self._caller(context)
             self._quotas.admit(caller.principal, current_call(), self._calls)
-            request = requests
             if not has_many_requests:
                 request = await self._request(context, caller.credentials)
                 if self._control.policy is not policy:
@@ -265,7 +265,7 @@ class AccessGate:
         except grpc.aio.AbortError:
             raise
         except Exception as error:
-            await self.refuse(requests, error, context)
+            await self.refuse(request, error, context)
             raise AssertionError("a refusal ends the call") from error
 
     async def _request(self, context: Context, credentials: Credentials) -> Any:
