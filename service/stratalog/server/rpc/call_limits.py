@@ -21,9 +21,10 @@ A client may let neither happen. A call beyond its cap is refused before its mes
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -43,7 +44,7 @@ from stratalog.server.configuration.settings import (
     MAX_CONNECTION_WATCH_COUNT,
     ServerSettings,
 )
-from stratalog.server.rpc.call_guard import Context, call_at_end, guarded
+from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import (
     Handlers,
@@ -160,11 +161,12 @@ class CallLimits:
             one = OpenCall(counts, peer, self.commits)
             set_call(one)
 
-            def end() -> None:
+            def end(_task: object) -> None:
                 one.end()
                 connections.leave(peer)
 
-            call_at_end(end)
+            # Not when the handler returns: the answer is sent after that.
+            cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(end)
             return await call(requests, context)
 
         return begun_at_once(handler, handling)

@@ -205,7 +205,7 @@ async def test_the_stranger_of_a_certificate_is_refused_before_the_message_comes
     async with site.running(tls_client_ca=site.authority.path), connected(site, stranger) as channel:
         for kind in (CallKind.APPEND, CallKind.READ, CallKind.ADMIN):
             assert isinstance(await refusal_of(begun(channel, PATHS[kind])), AuthenticationFailedError)
-            await until(lambda kind=kind: site.server.calls[kind].open_count == 0)
+        await until(lambda: all(one.open_count == 0 for one in site.server.calls.values()))
         assert site.refusals() == {"AUTHENTICATION_FAILED": 3}
 
 
