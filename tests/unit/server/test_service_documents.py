@@ -15,8 +15,13 @@ from stratalog.server.append.append_pipeline import MAX_IN_FLIGHT_COUNT, MAX_LAN
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.setting import toml_text
-from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT, ServerSettings
+from stratalog.server.configuration.settings import (
+    MAX_CHECK_CALL_COUNT,
+    MAX_CONNECTION_WATCH_COUNT,
+    ServerSettings,
+)
 from stratalog.server.configuration.settings_table import SETTINGS
+from stratalog.server.health_servicer import PATIENCE_S
 from stratalog.server.operations.operation_registry import MAX_WAITING_COUNT
 from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, MAX_ELEMENT_COUNT
 from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT, MAX_OFFSET_QUERY_COUNT
@@ -53,6 +58,8 @@ def test_the_tables_of_settings_are_those_of_the_server() -> None:
 
 
 FIXED = {
+    "health checks that are open, beside one of each connection": MAX_CHECK_CALL_COUNT,
+    "milliseconds until the message of a call about the health has come": int(PATIENCE_S * 1000),
     "streams of one connection that watch the health": MAX_CONNECTION_WATCH_COUNT,
     "bytes of a message without records": MAX_DECODED_BYTES,
     "elements of a message without records": MAX_ELEMENT_COUNT,

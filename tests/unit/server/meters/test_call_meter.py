@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
-from stratalog.server.meters.call_meter import CallMeter, MethodName
+from stratalog.server.meters.call_meter import CallMeter, MethodName, note_request
 from stratalog.server.meters.method_counts import CallEnd, MethodCounts
 from stratalog.server.rpc.status import status_of_error
 from stratalog.testing.manual_clock import ManualClock
@@ -135,6 +135,28 @@ async def test_a_stream_is_one_call_of_many_messages() -> None:
         assert (counts.started_count, counts.received_count, counts.sent_count) == (1, 2, 4)
         assert counts.received_bytes == len(encoded(1)) + len(encoded(2))
         assert counts.ends == {CallEnd("OK"): 1}
+
+
+async def test_the_duration_of_a_call_with_one_request_begins_with_that() -> None:
+    bench = Bench()
+    make: Any = grpc.stream_unary_rpc_method_handler
+
+    async def slow_line(_requests: object, _context: object) -> None:
+        bench.clock.advance(60_000)
+        note_request(bench.clock.monotonic_s())
+        bench.clock.advance(2_000)
+
+    metered: Any = bench.meter.metered(f"/{SERVICE}/Single", make(slow_line))
+    await asyncio.create_task(metered.stream_unary(None, None))
+    [counts] = bench.meter.counts().values()
+    assert counts.durations.counts().total == 2.0
+    # It has no effect on the next call.
+    await asyncio.create_task(
+        bench.meter.metered(f"/{SERVICE}/Single", make(bench.single)).stream_unary(
+            BytesValue(value=b"x"), None
+        )
+    )
+    assert counts.durations.counts().total == 3.0
 
 
 async def test_methods_that_share_a_handler_are_counted_each_by_itself() -> None:

@@ -244,7 +244,11 @@ class AccessGate:
             policy, caller = self._caller(context)
             self._quotas.admit(caller.principal, current_call(), self._calls)
             if not has_many_requests:
-                request = await self._request(context, caller.credentials)
+                self._waiting[context] = caller.credentials
+                try:
+                    request = await self._requests.read(context)
+                finally:
+                    del self._waiting[context]
                 if self._control.policy is not policy:
                     policy, caller = self._again(caller.credentials)
             quota = caller.principal.quota
@@ -267,13 +271,6 @@ class AccessGate:
         except Exception as error:
             await self.refuse(request, error, context)
             raise AssertionError("a refusal ends the call") from error
-
-    async def _request(self, context: Context, credentials: Credentials) -> Any:
-        self._waiting[context] = credentials
-        try:
-            return await self._requests.read(context)
-        finally:
-            del self._waiting[context]
 
     async def _check_again(
         self, request: object, checks: _Checks, admission: _Admission, context: Context
