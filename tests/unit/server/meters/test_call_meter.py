@@ -151,11 +151,8 @@ async def test_the_duration_of_a_call_with_one_request_begins_with_that() -> Non
     [counts] = bench.meter.counts().values()
     assert counts.durations.counts().total == 2.0
     # It has no effect on the next call.
-    await asyncio.create_task(
-        bench.meter.metered(f"/{SERVICE}/Single", make(bench.single)).stream_unary(
-            BytesValue(value=b"x"), None
-        )
-    )
+    other: Any = bench.meter.metered(f"/{SERVICE}/Single", make(bench.single))
+    await asyncio.create_task(other.stream_unary(BytesValue(value=b"x"), None))
     assert counts.durations.counts().total == 3.0
 
 
