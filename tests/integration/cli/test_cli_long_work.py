@@ -126,7 +126,7 @@ def test_tiered_data_is_verified_and_collected(run: Shell, topic: str) -> None:
     run("compaction", "run", topic)
     assert run.json("tier", "verify", topic)["record_count"] == 2
     listed = run("tier", "collect", "--dry-run")
-    assert listed.startswith("would delete 0 files, 0B; ")
+    assert listed.startswith("would delete 0 dropped files, 0B; ")
     assert "stays" in listed
     collected = run.json("tier", "collect")
     assert (collected["dry_run"], collected["deleted_count"]) == (False, 0)

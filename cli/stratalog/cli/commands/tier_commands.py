@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _EXIT_UNFINISHED = 2
 _NAMED_COUNT = 10
+_MAX_NAMED_ORPHANS = 1000
+"""Orphans that an answer of the server names."""
 """Names in one line about faults."""
 _OFFLINE = {
     "rebuild-head": (
@@ -607,7 +609,7 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
         server,
         lambda client: client.admin.start_collection(dry_run=dry_run),
         values.CollectionResult,
-        _print_collection,
+        print_collection,
         no_wait=no_wait,
         as_json=as_json,
     )
@@ -615,15 +617,22 @@ def collect(dry_run: bool, no_wait: bool, as_json: bool, server: str) -> None:
         require_all_done(result.left_out_shards)
 
 
-def _print_collection(result: values.CollectionResult) -> None:
+def print_collection(result: values.CollectionResult) -> None:
+    """Print what was deleted, or would be, and what stays."""
     verb = "would delete" if result.dry_run else "deleted"
     click.echo(
-        f"{verb} {counted(result.deleted_count, 'file')}, {ByteSize(result.deleted_bytes)};"
-        f" {counted(result.waiting_count, 'file')}, {ByteSize(result.waiting_bytes)}, stay for now"
+        f"{verb} {counted(result.deleted_count, 'dropped file')}, {ByteSize(result.deleted_bytes)};"
+        f" {counted(result.waiting_count, 'dropped file')}, {ByteSize(result.waiting_bytes)},"
+        f" {'stays' if result.waiting_count == 1 else 'stay'} for now"
     )
     for total in result.orphans:
         count = counted(total.orphan_count, "orphan")
         click.echo(f"{verb} {count} ({total.kind.value}), {ByteSize(total.size_bytes)}")
+    if result.waiting_orphan_files:
+        # The answer names so many at most.
+        count = len(result.waiting_orphan_files)
+        waiting = f"{count} orphans or more" if count >= _MAX_NAMED_ORPHANS else counted(count, "orphan")
+        click.echo(f"{waiting} {'stays' if count == 1 else 'stay'} for now")
     if result.trimmed_history_count:
         trims = "would drop" if result.dry_run else "dropped"
         click.echo(f"{trims} {counted(result.trimmed_history_count, 'history file')} that hold old commits")

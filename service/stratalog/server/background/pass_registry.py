@@ -6,7 +6,7 @@ as an operation. The log has
 * a line for each turn that did something, with its counts; an idle turn is logged for debugging;
 * a line for each failure when it begins, and none while it lasts;
 * a line when rules begin to refuse work for other reasons than before;
-* a line when the pass works again.
+* a line when the pass works again, or goes on without what it is refused.
 
 A failure that ends a turn is the same for as long as its class and its message are: keys of objects and the
 like do not make it another one. A failure of a single partition is the same while its text is.
@@ -189,7 +189,7 @@ class PassRegistry:
             elif outcome is not None and (found := _failures_in(outcome)):
                 self._note_failures(known, found, frozenset())
             else:
-                self._note_success(known, now_ms)
+                self._note_success(known, NOTHING if outcome is None else outcome.refusals, now_ms)
 
     def _measured(self, name: str) -> Backlog | None:
         """The backlog of the pass now; None if it has no measure, or cannot be measured."""
@@ -240,15 +240,17 @@ class PassRegistry:
             last_error=failures[0].text[:MAX_ERROR_LENGTH],
         )
 
-    def _note_success(self, known: _Pass, now_ms: int) -> None:
+    def _note_success(self, known: _Pass, refusals: Mapping[str, int], now_ms: int) -> None:
         status = known.status
         if status.consecutive_failure_count:
-            logger.info(
-                "%s works again after %d failures in %d s",
-                status.name,
-                status.consecutive_failure_count,
-                self._clock.monotonic_s() - known.failing_since_s,
-            )
+            lasted = status.consecutive_failure_count, self._clock.monotonic_s() - known.failing_since_s
+            refused = ", ".join(f"{refusals[reason]} {reason}" for reason in _present(refusals))
+            if refused:
+                # What failed may be left alone now, such as files that the store keeps.
+                text = "%s goes on after %d failures in %d s, without what is refused: %s"
+                logger.info(text, status.name, *lasted, refused)
+            else:
+                logger.info("%s works again after %d failures in %d s", status.name, *lasted)
         known.logged = frozenset()
         known.status = status._replace(
             turn_count=status.turn_count + 1,

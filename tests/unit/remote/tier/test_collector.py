@@ -383,6 +383,13 @@ def test_a_locked_object_stays_dropped_is_named_and_is_tried_again_after_a_day(b
     report = collector.run()
     assert (report.kept_count, report.failures) == (1, ())
     assert data[1] not in store.attempts[attempt_count:], "not in every pass"
+    looked = collector.run(is_dry_run=True)
+    assert (looked.deleted_count, looked.kept_count) == (0, 1), "no dry run promises what the store refuses"
+    [waiting] = looked.waiting
+    assert data[1].endswith(waiting.file.name)
+    assert waiting.due_ms == world.clock.now_ms() + 1
+    [reason] = looked.failures
+    assert "has refused to delete: 1;" in reason
     world.clock.advance(1)
     store.locked.clear()
     report = collector.run()
@@ -417,11 +424,19 @@ def test_a_locked_orphan_is_no_deleted_one() -> None:
     store = LockingStore(world.store)
     store.locked = {scratch + "locked"}
     world.clock.advance(DAY_MS)
-    report = world.collect(store)
+    collector = Collector(store, world.logs.metadata)
+    report = collector.run()
     assert [one.key for one in report.orphans] == [scratch + "free"]
     assert [one.key for one in report.waiting_orphans] == [scratch + "locked"]
     assert report.kept_count == 1
     assert report.failures
+    looked = collector.run(is_dry_run=True)
+    assert (looked.orphans, looked.kept_count) == ((), 1)
+    [waiting] = looked.waiting_orphans
+    assert (waiting.key, waiting.due_ms) == (scratch + "locked", world.clock.now_ms() + DAY_MS)
+    store.locked.clear()
+    world.clock.advance(DAY_MS)
+    assert [one.key for one in collector.run(is_dry_run=True).orphans] == [scratch + "locked"]
 
 
 def open_log(world: World, store: ObjectStore, *, read_only: bool = False) -> MetadataLog:
@@ -583,6 +598,8 @@ def test_a_root_stays_until_what_it_lists_is_gone() -> None:
         attempt_count = len(store.attempts)
         report = collector.run()
         assert (report.kept_count, len(report.failures)) == (len(first), failure_count)
+        looked = collector.run(is_dry_run=True)
+        assert (looked.kept_count, looked.deleted_count) == (len(first), 0)
         assert bool(first & set(store.attempts[attempt_count:])) == bool(failure_count), "not in every pass"
         assert {root, *first} == all_of(lists) & keys_in(world)
         assert [file.key(metadata.layout) for file in metadata.state().dropped] == [root]

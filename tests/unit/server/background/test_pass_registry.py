@@ -95,6 +95,15 @@ def test_a_failure_has_a_line_when_it_begins_and_one_when_it_ends(caplog: pytest
     assert bench.run(StoreUnavailableError("away")) == [logging.WARNING], "it begins anew"
 
 
+def test_what_failed_and_is_left_alone_since_does_not_work_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(caplog)
+    bench.run(PassOutcome(refusals={"kept-by-store": 6}, failures=("locked",)))
+    assert bench.run(PassOutcome(refusals={"kept-by-store": 6, "pinned": 0})) == [logging.INFO]
+    [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.INFO]
+    assert line == "upload goes on after 1 failures in 1 s, without what is refused: 6 kept-by-store"
+    assert bench.status.consecutive_failure_count == 0
+
+
 def test_failures_of_partitions_are_logged_each_once_while_they_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

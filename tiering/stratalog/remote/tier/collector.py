@@ -263,14 +263,15 @@ class _LogCollection:
         state: HeadState = self._log.refresh()
         pins = tuple(pin for pin in state.pins if pin.until_ms > now_ms)
         seen = dataclasses.replace(state, pins=pins)
-        due = self._due(seen, now_ms)
-        report = self._dropped_report(seen, due, "", now_ms)
+        kept = self._still_kept(state, now_ms)
+        due = [file for file in self._due(seen, now_ms) if file.name not in kept]
+        report = self._dropped_report(seen, due, "", now_ms)._replace(kept_count=len(kept))
         report = report.plus(self._look_at_replaced(seen, now_ms, stop))
         if not self._log.is_finalized(RaiseHorizon):
-            return report._replace(unfinalized_count=1)
+            return _with_kept(report)._replace(unfinalized_count=1)
         swept = self._sweep.run(now_ms, stop, is_dry_run=True)
         before, files = self._trimmable(state, now_ms)
-        return report.plus(_sweep_report(swept))._replace(
+        return _with_kept(report.plus(_sweep_report(swept)))._replace(
             trimmed_count=len(files) if before else 0, expired_pin_count=len(state.pins) - len(pins)
         )
 
@@ -290,6 +291,15 @@ class _LogCollection:
         return report.plus(_sweep_report(swept))._replace(
             trimmed_count=trimmed_count, expired_pin_count=len(expired)
         )
+
+    def _still_kept(self, state: HeadState, now_ms: int) -> dict[str, int]:
+        """The dropped files that the store has refused to delete and that are not tried yet."""
+        dropped = state.dropped_objects
+        return {
+            name: until_ms
+            for name, until_ms in self._kept_until_ms.items()
+            if until_ms > now_ms and name in dropped
+        }
 
     def _due(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
         """The files whose grace is over and that nothing holds."""
@@ -378,6 +388,10 @@ class _LogCollection:
         report = CollectReport()
         for replacement in self._old_replacements(state, now_ms):
             stop.check()
+            left = self._left.get(replacement.name)
+            if left is not None and now_ms < left.until_ms:
+                report = report.plus(CollectReport(kept_count=left.kept_count))
+                continue
             files = self._replaced.read(replacement)
             if files is None:
                 continue
@@ -427,12 +441,7 @@ class _LogCollection:
         """One turn: delete and forget at most `max_file_count` files. Returns them, the refusals of the
         store, and whether more are due."""
         state: HeadState = self._log.state()
-        dropped = state.dropped_objects
-        kept = {
-            name: until_ms
-            for name, until_ms in self._kept_until_ms.items()
-            if until_ms > now_ms and name in dropped
-        }
+        kept = self._still_kept(state, now_ms)
         due = [
             file for file in self._due(state, now_ms) if state.is_deletable(file) and file.name not in kept
         ]
@@ -511,10 +520,23 @@ class _LogCollection:
         )
 
     def _listed(self, files: Iterable[DroppedObject], held: set[str]) -> tuple[WaitingFile, ...]:
-        found = sorted(files, key=lambda file: file.time_ms)[:MAX_LISTED_COUNT]
-        return tuple(
-            WaitingFile(file, file.time_ms + self._settings.grace_ms, file.name in held) for file in found
-        )
+        found = sorted(files, key=self._due_ms)[:MAX_LISTED_COUNT]
+        return tuple(WaitingFile(file, self._due_ms(file), file.name in held) for file in found)
+
+    def _due_ms(self, file: DroppedObject) -> int:
+        """The time before which the file is not deleted: one that the store keeps is tried later."""
+        return max(file.time_ms + self._settings.grace_ms, self._kept_until_ms.get(file.name, 0))
+
+
+def _with_kept(report: CollectReport) -> CollectReport:
+    """The report of a look, which says also what the store has refused to delete before."""
+    if not report.kept_count:
+        return report
+    kept = (
+        f"due files that the store has refused to delete: {report.kept_count}; they are locked, or the"
+        " server may not delete them, and are tried again a day later"
+    )
+    return report._replace(failures=(*report.failures, kept))
 
 
 def _has_earlier_pin(state: HeadState, replacement: Replacement) -> bool:

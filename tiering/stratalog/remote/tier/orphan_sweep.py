@@ -35,7 +35,7 @@ import itertools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stratalog.base.errors import (
@@ -115,7 +115,7 @@ class SweepReport(NamedTuple):
     failures: tuple[str, ...] = ()
     """Work that the store refuses; a text for people each."""
     kept_count: int = 0
-    """Those of `waiting` that the store refuses to delete."""
+    """Those of `waiting` that the store refuses to delete; in a dry run those that it has refused."""
 
 
 class _Dues:
@@ -172,6 +172,8 @@ class OrphanSweep:
         """Names born before were listed by a finished sweep."""
         self._whole_ms = NEVER_MS
         self._scan: _Scan | None = None
+        self._kept_until_ms: Mapping[str, int] = {}
+        """Orphans that the store refused to delete, and about when each is tried again, by its clock."""
 
     def is_whole_due(self, now_ms: int) -> bool:
         """Whether all names are listed next: daily, and first of all."""
@@ -218,7 +220,7 @@ class OrphanSweep:
         going: list[Orphan] = []
         waiting: list[Orphan] = []
         for one in self._candidates(scan, references, now_ms, stop):
-            found = one._replace(due_ms=dues.of(one))
+            found = one._replace(due_ms=max(dues.of(one), self._kept_until_ms.get(one.key, 0)))
             some = going if found.due_ms <= now_ms else waiting
             if len(some) < self._settings.max_file_count:
                 some.append(found)
@@ -228,7 +230,8 @@ class OrphanSweep:
         for upload in uploads:
             found = _orphan_of(upload, upload.begun_ms + self._settings.grace_ms)
             (going if found.due_ms <= now_ms else waiting).append(found)
-        return SweepReport(tuple(going), tuple(waiting), failures)
+        kept_count = sum(self._kept_until_ms.get(one.key, 0) > now_ms for one in waiting)
+        return SweepReport(tuple(going), tuple(waiting), failures, kept_count)
 
     def _run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
         references = self._log.references(self._replaced.names)
@@ -245,6 +248,10 @@ class OrphanSweep:
             refused, failure = delete_allowed(self._store, [one.key for one in batch])
             kept.update(refused)
             refusals += failure
+        retry_ms = now_ms + self._settings.whole_period_ms
+        self._kept_until_ms = {
+            key: until_ms for key, until_ms in self._kept_until_ms.items() if until_ms > now_ms
+        } | dict.fromkeys(kept, retry_ms)
         deleted = [one for one in due if one.key not in kept]
         gone = {one.key for one in deleted}
         waiting = tuple(one for one in files if one.key not in gone)
