@@ -58,7 +58,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 def document_or_object(name: str) -> str:
     """The file of a finding without a partition: a document has the path of its file, an object only a
     name."""
-    return f"{'document' if '/' in name else 'object'} {name}"
+    from stratalog.remote.store_layout import IDENTITY_KEY
+
+    return f"{'document' if '/' in name or name == IDENTITY_KEY else 'object'} {name}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -16,6 +16,8 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_format import FOOTER
+from stratalog.remote.restore.metadata_scrub import FindingKind
+from stratalog.remote.store_layout import IDENTITY_KEY
 from stratalog.server.background import pass_rounds
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.pass_rounds import PassRounds
@@ -460,6 +462,19 @@ async def test_a_verification_of_the_metadata_finds_what_is_missing_without_read
             assert last.read_data is not metadata_only
             counts = {kind.value: count for kind, count in last.finding_counts.items() if count}
             assert counts == {"missing": 1}
+
+
+async def test_a_lost_identity_of_the_store_is_a_finding_like_others(tmp_path: Path) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    async with service_bench(tmp_path, store=bucket) as bench:
+        bucket.delete_many([IDENTITY_KEY])
+        for arguments in (("--quick",), ()):
+            shown = await bench.command("tier", "verify", *arguments)
+            assert shown.exit_code == 1
+            assert f"missing: document {IDENTITY_KEY}: the identity of the store is missing" in shown.stdout
+            last = bench.server.engine.tier.upkeep.verifications.last
+            assert last is not None
+            assert last.finding_counts[FindingKind.MISSING] == 1
 
 
 async def test_data_on_the_disk_of_the_server_survive_a_restart(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Sequence
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -20,6 +21,8 @@ from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects import object_parts
 from stratalog.remote.restore.metadata_scrub import FindingKind, Unreferenced, partition_findings
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import IDENTITY_KEY
 from stratalog.server.worker_pools import running_together
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
@@ -95,6 +98,32 @@ def test_each_document_that_is_damaged_or_missing_is_named(log: str) -> None:
         assert [(one.kind, one.object_name) for one in missing.findings] == [(FindingKind.MISSING, key)]
         world.bucket.put(key, intact)
     assert verified(world).findings == ()
+
+
+@pytest.mark.parametrize("reads_data", [True, False])
+def test_the_identity_of_the_store_is_looked_at(reads_data: bool) -> None:
+    """The servers that run do not need it. The next start does."""
+    world = filled()
+    intact = world.bucket.get(IDENTITY_KEY).data
+    flipped = bytearray(intact)
+    flipped[intact.index(b"shard_count") + 13] ^= 1
+    other = StoreIdentity(UUID(int=7), 1).encode()
+    for content, kind in (
+        (bytes(flipped), FindingKind.DAMAGED),
+        (b"", FindingKind.DAMAGED),
+        (other, FindingKind.DAMAGED),
+        (None, FindingKind.MISSING),
+    ):
+        if content is None:
+            world.lose(IDENTITY_KEY)
+        else:
+            world.bucket.put(IDENTITY_KEY, content)
+        report = verified(world, reads_data=reads_data)
+        assert [(one.kind, one.object_name) for one in report.findings] == [(kind, IDENTITY_KEY)]
+        assert report.counts == {kind: 1}
+        assert "identity" in report.findings[0].reason
+    world.bucket.put(IDENTITY_KEY, intact)
+    assert verified(world, reads_data=reads_data).findings == ()
 
 
 @pytest.mark.parametrize("field", [b'"cleanup.policy":"', b'"kind":"', b'"uuid":"'])

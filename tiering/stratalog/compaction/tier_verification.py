@@ -60,6 +60,7 @@ from stratalog.remote.restore.metadata_scrub import (
     absent_objects,
     document_findings,
     existence_finding,
+    identity_findings,
     newest_state,
     partition_findings,
     unreferenced,
@@ -136,7 +137,8 @@ class VerificationReport(NamedTuple):
 
 
 class TierVerification:
-    """Verifies one shard, and with shard 0 the catalog. Thread-safe: it keeps nothing between calls."""
+    """Verifies one shard, and with shard 0 the store's identity and the catalog. Thread-safe: it keeps
+    nothing between calls."""
 
     def __init__(
         self,
@@ -230,12 +232,13 @@ class TierVerification:
     ) -> VerificationReport:
         """The findings in the documents, and what nothing refers to."""
         metadata, catalog = self._metadata, self._catalog
+        report = VerificationReport()
         logs: list[tuple[MetadataLog | Catalog, StateMachine[Any]]] = [
             (metadata, ShardMachine(_no_directory))
         ]
         if metadata.layout.shard == 0:
             logs.append((catalog, CatalogMachine()))
-        report = VerificationReport()
+            report = report.with_findings(identity_findings(store, catalog.identity))
         for log, machine in logs:
             faults = document_findings(store, log, machine)
             report = report.with_findings(faults)

@@ -32,7 +32,8 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.restore.document_faults import document_faults
 from stratalog.remote.restore.stored_log import StoredLog
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout
 from stratalog.remote.tier.orphan_sweep import NEVER_MS, OrphanKind, OrphanSweep, SweepSettings
 
 S = TypeVar("S", bound=HeadState)
@@ -102,18 +103,41 @@ def document_findings(
 ) -> list[VerificationFinding]:
     """Missing and damaged documents of a log. Raises StoreUnavailableError, StoreAccessDeniedError."""
     faults = document_faults(StoredLog(store, log.layout, machine), log.state().history_start_seq)
-    return [
-        VerificationFinding(
-            topic="",
-            partition=NO_PARTITION,
-            object_name=fault.key,
-            base_offset=0,
-            end_offset=0,
-            reason=str(fault.error),
-            kind=FindingKind.MISSING if isinstance(fault.error, ObjectNotFoundError) else FindingKind.DAMAGED,
+    return [_document_finding(fault.key, fault.error) for fault in faults]
+
+
+def identity_findings(store: ObjectStore, known: StoreIdentity) -> list[VerificationFinding]:
+    """The finding on the identity of the store, unless it is there as a running server knows it. Raises
+    StoreUnavailableError, StoreAccessDeniedError."""
+    for _ in range(2):
+        # A connection may have garbled it: only what stays counts.
+        fault = _identity_fault(store, known)
+        if fault is None:
+            return []
+    return [_document_finding(IDENTITY_KEY, fault)]
+
+
+def _identity_fault(store: ObjectStore, known: StoreIdentity) -> LogStoreError | None:
+    try:
+        found = StoreIdentity.decode(store.get(IDENTITY_KEY).data)
+    except ObjectNotFoundError:
+        return ObjectNotFoundError(
+            "the identity of the store is missing, and no server starts without it; restore it from the"
+            " bucket's versions or a copy, or write it by hand: `docs/store_repairs.md` says how",
+            key=IDENTITY_KEY,
         )
-        for fault in faults
-    ]
+    except (ObjectArchivedError, StoreCorruptError, StoreNotUsableError) as error:
+        return error
+    if (found.store_id, found.shard_count) == (known.store_id, known.shard_count):
+        return None
+    return StoreCorruptError(
+        "the identity of the store is another one than when the server opened it; put back the former one",
+        key=IDENTITY_KEY,
+        store_id=known.store_id,
+        shard_count=known.shard_count,
+        found_store_id=found.store_id,
+        found_shard_count=found.shard_count,
+    )
 
 
 def unread_shard_finding(shard: int, damage: LogStoreError) -> VerificationFinding:
@@ -236,6 +260,18 @@ def unreferenced(store: ObjectStore, log: CommittedLog[Any], grace_ms: int, stop
         waiting_count=len(waiting),
         waiting_bytes=waiting_bytes,
         due_ms=min((one.due_ms for one in waiting), default=NEVER_MS),
+    )
+
+
+def _document_finding(key: str, error: LogStoreError) -> VerificationFinding:
+    return VerificationFinding(
+        topic="",
+        partition=NO_PARTITION,
+        object_name=key,
+        base_offset=0,
+        end_offset=0,
+        reason=str(error),
+        kind=FindingKind.MISSING if isinstance(error, ObjectNotFoundError) else FindingKind.DAMAGED,
     )
 
 

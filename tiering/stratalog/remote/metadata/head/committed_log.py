@@ -54,6 +54,7 @@ from stratalog.remote.metadata.head.head_state import HeadState, WaitingFiles
 from stratalog.remote.metadata.head.history import predecessor_of
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
 from stratalog.remote.metadata.head.page_loader import DiskUpkeep
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,11 @@ class CommittedLog(Generic[S]):
     @property
     def layout(self) -> StoreLayout:
         return self._log.layout
+
+    @property
+    def identity(self) -> StoreIdentity:
+        """The identity of the store as it was read when the log was opened."""
+        return self._log.identity
 
     @property
     def store_url(self) -> str:
