@@ -327,6 +327,7 @@ class ListContract:
         assert [(info.key, info.size) for info in filled.list("")] == [
             (key, len(key)) for key in KEYS_IN_ORDER
         ]
+        assert not any(info.is_archived for info in filled.list("")), "nothing has archived them"
 
     @pytest.mark.parametrize(
         "prefix", ["", "a", "a/", "a/c", "a/c/", "a.", "a.b/", "b/000", "b/0001-x", "c", "a/c-d"]

@@ -181,6 +181,11 @@ def test_the_archive_of_a_store_is_no_wrong_credential(bucket: Bucket) -> None:
     for read in (lambda: store.get("old"), lambda: store.get_range("old", 0, 3)):
         with pytest.raises(ObjectArchivedError):
             read()
+    for storage_class in ("STANDARD", "STANDARD_IA", "GLACIER_IR", "INTELLIGENT_TIERING", "DEEP_ARCHIVE"):
+        bucket.client.put_object(
+            Bucket=bucket.server.bucket, Key=f"root/{storage_class}", Body=b"1", StorageClass=storage_class
+        )
+    assert [info.key for info in store.list("") if info.is_archived] == ["DEEP_ARCHIVE", "old"]
     store.close()
 
 

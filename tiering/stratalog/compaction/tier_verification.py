@@ -55,12 +55,13 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.metadata_scrub import (
     NO_PARTITION,
     FindingKind,
+    ListedFault,
     Unreferenced,
     VerificationFinding,
-    absent_objects,
     document_findings,
     existence_finding,
     identity_findings,
+    listed_faults,
     newest_state,
     partition_findings,
     unreferenced,
@@ -167,7 +168,7 @@ class TierVerification:
         Memory holds the names of the objects, the slices of some of them, and a chunk of each that is being
         read. Raises StoppingError between two requests, StoreUnavailableError, StoreAccessDeniedError.
         """
-        report, objects = self.survey(topic_ids, stop)
+        report, objects = self.survey(topic_ids, stop, reads_data=reads_data)
         if not reads_data:
             return report
         store = StoppableObjectStore(self._store, stop)
@@ -184,17 +185,18 @@ class TierVerification:
         return report
 
     def survey(
-        self, topic_ids: Collection[UUID] | None, stop: StopSignal
+        self, topic_ids: Collection[UUID] | None, stop: StopSignal, *, reads_data: bool = True
     ) -> tuple[VerificationReport, Iterator[ObjectSlices]]:
-        """Verify the metadata, list the objects, and return those that are left to be read. Raises as
-        `run`."""
+        """Verify the metadata, list the objects, and return those that are left to be read. Without
+        `reads_data` the listing says which are archived: a read knows better, because a copy may have been
+        restored. Raises as `run`."""
         store = StoppableObjectStore(self._store, stop)
         report = self._scrub(store, topic_ids, stop)
         state = self._metadata.state()
-        absent = absent_objects(store, self._metadata, state, stop)
-        report = report.plus(self._overview(state, topic_ids, absent, stop))
-        # What is absent is a finding already.
-        return report, _with_slices(state, topic_ids, absent, stop)
+        faults = listed_faults(store, self._metadata, state, stop, counts_archived=not reads_data)
+        report = report.plus(self._overview(state, topic_ids, faults, stop))
+        # These have findings already.
+        return report, _with_slices(state, topic_ids, faults, stop)
 
     def verify_object(self, item: ObjectSlices) -> VerificationReport:
         """Read one object of a survey. Raises as `run`."""
@@ -204,11 +206,11 @@ class TierVerification:
         self,
         state: ShardState,
         topic_ids: Collection[UUID] | None,
-        absent: Mapping[str, int | None],
+        faults: Mapping[str, ListedFault],
         stop: StopSignal,
     ) -> VerificationReport:
-        """The number and size of the slices, the gaps, and slices without their objects, unless another
-        commit has replaced these meanwhile."""
+        """The number and size of the slices, the gaps, and slices whose objects have faults in the listing,
+        unless they are missing because another commit has replaced them meanwhile."""
         slice_count = total_bytes = 0
         gaps: list[LiveSlice] = []
         found: list[VerificationFinding] = []
@@ -218,7 +220,7 @@ class TierVerification:
                 continue
             slice_count += 1
             total_bytes += live.entry.data_bytes
-            finding = existence_finding(state, absent, live)
+            finding = existence_finding(state, faults, live)
             if finding is not None:
                 found.append(finding)
         if found:
@@ -330,12 +332,12 @@ def _slices_of(
 def _with_slices(
     state: ShardState,
     topic_ids: Collection[UUID] | None,
-    absent: Collection[str],
+    faults: Collection[str],
     stop: StopSignal,
 ) -> Iterator[ObjectSlices]:
-    """The objects that are there, in order, each with its slices of these topics, in the order of their
-    data."""
-    names = [name for name in sorted(state.objects) if name not in absent]
+    """The objects without faults in the listing, in order, each with its slices of these topics, in the
+    order of their data."""
+    names = [name for name in sorted(state.objects) if name not in faults]
     start = 0
     while start < len(names):
         end, count = start, 0

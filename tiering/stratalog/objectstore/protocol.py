@@ -34,6 +34,9 @@ class ObjectInfo(NamedTuple):
     key: str
     size: int
     modified_ms: int
+    is_archived: bool = False
+    """Whether it is in a class that answers no reads, as far as the listing says. It may have been restored
+    for some days, so that it can be read, and archive tiers within a class do not show."""
 
 
 class UnfinishedUpload(NamedTuple):

@@ -92,7 +92,7 @@ from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
 from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
 from stratalog.objectstore.s3_request_options import S3RequestOptions, crc_text, whole_crc
-from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
+from stratalog.objectstore.s3_settings import ARCHIVE_CLASSES, S3Settings, endpoint_shown, is_protected
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -612,7 +612,10 @@ class S3ObjectStore:
         assert "Size" in item, "a listed object has a size"
         assert "LastModified" in item, "a listed object has a date"
         return ObjectInfo(
-            item["Key"].removeprefix(self._root), item["Size"], _milliseconds(item["LastModified"])
+            key=item["Key"].removeprefix(self._root),
+            size=item["Size"],
+            modified_ms=_milliseconds(item["LastModified"]),
+            is_archived=item.get("StorageClass") in ARCHIVE_CLASSES,
         )
 
     def _body(self, window: Sequence[memoryview]) -> IO[bytes] | bytes:

@@ -20,7 +20,8 @@ from stratalog.objectstore.s3_copy import COPY_PART_BYTES
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _DIRECTORY_BUCKET: Final = "--x-s3"
-_ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+ARCHIVE_CLASSES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Storage classes that answer no reads. GLACIER_IR does."""
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "addressing": ("auto", "path", "virtual"),
     "sse": ("AES256", "aws:kms", "aws:kms:dsse"),
@@ -196,7 +197,7 @@ def _check_value(name: str, value: str) -> None:
     pattern, allowed = _PATTERNS.get(name, (None, ""))
     if choices is not None and value not in choices:
         allowed = ", ".join(choices)
-    elif pattern is None or (pattern.fullmatch(value) is not None and value not in _ARCHIVES):
+    elif pattern is None or (pattern.fullmatch(value) is not None and value not in ARCHIVE_CLASSES):
         return
     raise InvalidConfigError(
         "an option of the store's url does not take this value; choose an allowed one",

@@ -630,9 +630,10 @@ def print_collection(result: values.CollectionResult) -> None:
         click.echo(f"{verb} {count} ({total.kind.value}), {ByteSize(total.size_bytes)}")
     if result.waiting_orphan_files:
         # The answer names so many at most.
-        count = len(result.waiting_orphan_files)
-        waiting = f"{count} orphans or more" if count >= _MAX_NAMED_ORPHANS else counted(count, "orphan")
-        click.echo(f"{waiting} {'stays' if count == 1 else 'stay'} for now")
+        named_count = len(result.waiting_orphan_files)
+        is_all = named_count < _MAX_NAMED_ORPHANS
+        waiting = counted(named_count, "orphan") if is_all else f"{named_count} orphans or more"
+        click.echo(f"{waiting} {'stays' if named_count == 1 else 'stay'} for now")
     if result.trimmed_history_count:
         trims = "would drop" if result.dry_run else "dropped"
         click.echo(f"{trims} {counted(result.trimmed_history_count, 'history file')} that hold old commits")

@@ -11,7 +11,7 @@ import click
 
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option
-from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
+from stratalog.cli.output import counted, print_json, print_rest, print_table, utc_time, value_document
 from stratalog.cli.positions import no_position, parse_position
 from stratalog.cli.store_access.store_actor import store_actor
 from stratalog.cli.store_repair.byte_progress import byte_progress
@@ -27,6 +27,7 @@ _ALLOWED = (
     "a time in ISO 8601, such as 2013-01-01T05:00:00Z (UTC without a zone), or @MILLIS since 1970; a commit"
     " of the shard of a store that has one; SHARD:COMMIT, or catalog:COMMIT."
 )
+_MAX_NAMED_COUNT = 1000
 _COMMIT_OF_LOG = re.compile(r"\A(catalog|[0-9]{1,4}):([0-9]{1,19})\Z")
 
 
@@ -165,5 +166,9 @@ def _print_plan(plan: RestorePlan, done: RestoreProgress | None) -> None:
         )
     for name in plan.gone:
         click.echo(f"no longer there: object {name}; offsets that only it had are missing in the plan")
+    if done is None:
+        for key in plan.archived[:_MAX_NAMED_COUNT]:
+            click.echo(f"archived: object {key}; restore it first (`aws s3api restore-object`)")
+        print_rest(_MAX_NAMED_COUNT, len(plan.archived), "archived object")
     for problem in plan.problems:
         click.echo(problem)

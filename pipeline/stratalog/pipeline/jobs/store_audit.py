@@ -71,7 +71,7 @@ def audit_store(
             try:
                 metadata = view.shard(number)
                 found, objects = TierVerification(means.store, metadata, view.catalog).survey(
-                    topic_ids, StopSignal()
+                    topic_ids, StopSignal(), reads_data=reads_data
                 )
                 report = report.plus(AuditReport(found))
                 chosen = [one.tip for one in _proof(means, metadata, view).choose(topics)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stratalog.base.clock import Clock
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ReadStream, StoredObject
+from stratalog.objectstore.protocol import ObjectInfo, ReadStream, StoredObject
 from stratalog.objectstore.s3_errors import error_of_answer
 
 
@@ -31,6 +33,10 @@ class ArchivingStore(MemoryObjectStore):
     def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         self._require_readable(key)
         return super().open_range(key, position, size, if_match=if_match)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, start_after=start_after):
+            yield info._replace(is_archived=info.key in self.archived)
 
     def _require_readable(self, key: str) -> None:
         if key in self.archived:

@@ -1,4 +1,4 @@
-"""Reads every document that a head refers to, and names those that are missing or damaged."""
+"""Reads every document that a head refers to, and names those that are missing, damaged or archived."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from stratalog.base.errors import (
     LogStoreError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     StoreCorruptError,
     StoreNotUsableError,
@@ -20,11 +21,11 @@ from stratalog.remote.metadata.head.history import check_history
 from stratalog.remote.restore.stored_log import StoredLog
 from stratalog.remote.store_layout import StoreLayout
 
-_DAMAGE = (ObjectNotFoundError, StoreCorruptError, StoreNotUsableError)
+_DAMAGE = (ObjectArchivedError, ObjectNotFoundError, StoreCorruptError, StoreNotUsableError)
 
 
 class DocumentFault(NamedTuple):
-    """A document of the metadata that is missing or damaged."""
+    """A document of the metadata that is missing or cannot be read."""
 
     key: str
     error: LogStoreError
@@ -38,7 +39,7 @@ def document_faults(log: StoredLog[Any], history_start_seq: int) -> list[Documen
     for _ in range(2):
         try:
             head = log.head()
-        except (StoreCorruptError, StoreNotUsableError) as error:
+        except (ObjectArchivedError, StoreCorruptError, StoreNotUsableError) as error:
             return [DocumentFault(log.layout.head_key, error)]
         if head is None:
             lost = ObjectNotFoundError(

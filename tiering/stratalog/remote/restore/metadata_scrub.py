@@ -48,7 +48,8 @@ class FindingKind(enum.StrEnum):
     """Kinds of findings."""
 
     DAMAGED = "damaged"
-    """A slice, the header or footer of an object, or a document of the metadata is not what was written."""
+    """A slice, the header or footer of an object, or a document of the metadata is not what was written, or
+    cannot be read because the store has archived it."""
     MISSING = "missing"
     """An object or a document that the metadata refers to is not in the bucket."""
     HOLE = "hole"
@@ -73,6 +74,14 @@ class VerificationFinding(NamedTuple):
     end_offset: int
     reason: str
     kind: FindingKind = FindingKind.DAMAGED
+
+
+class ListedFault(NamedTuple):
+    """Something that a listing says of an object that is live."""
+
+    size_bytes: int | None
+    """None: the object is not there."""
+    is_archived: bool = False
 
 
 class Unreferenced(NamedTuple):
@@ -109,12 +118,11 @@ def document_findings(
 def identity_findings(store: ObjectStore, known: StoreIdentity) -> list[VerificationFinding]:
     """The finding on the identity of the store, unless it is there as a running server knows it. Raises
     StoreUnavailableError, StoreAccessDeniedError."""
-    for _ in range(2):
-        # A connection may have garbled it: only what stays counts.
-        fault = _identity_fault(store, known)
-        if fault is None:
-            return []
-    return [_document_finding(IDENTITY_KEY, fault)]
+    if _identity_fault(store, known) is None:
+        return []
+    # A connection may have garbled it: only what stays counts.
+    fault = _identity_fault(store, known)
+    return [] if fault is None else [_document_finding(IDENTITY_KEY, fault)]
 
 
 def _identity_fault(store: ObjectStore, known: StoreIdentity) -> LogStoreError | None:
@@ -181,48 +189,54 @@ def partition_findings(
             yield _finding(tip, partition, start, end, reason, FindingKind.CATALOG)
 
 
-def absent_objects(
-    store: ObjectStore, log: MetadataLog, state: ShardState, stop: StopSignal
-) -> dict[str, int | None]:
-    """The objects of a state that a listing does not have (None), or that have another size there. The
-    listing is younger than the state. Raises StoreError, StoppingError."""
+def listed_faults(
+    store: ObjectStore, log: MetadataLog, state: ShardState, stop: StopSignal, *, counts_archived: bool
+) -> dict[str, ListedFault]:
+    """The objects of a state that a listing does not have, or that have another size there, or that it has in
+    an archive, if these count. The listing is younger than the state. Raises StoreError, StoppingError."""
     prefix = log.layout.data_prefix
-    absent: dict[str, int | None] = {}
+    faults: dict[str, ListedFault] = {}
     expected = iter(sorted(state.objects))
     name = next(expected, None)
     for info in store.list(prefix):
         stop.check()
         found = info.key.removeprefix(prefix)
         while name is not None and name < found:
-            absent[name] = None
+            faults[name] = ListedFault(None)
             name = next(expected, None)
         if name == found:
-            if state.objects[found].ref.size_bytes != info.size:
-                absent[found] = info.size
+            is_archived = counts_archived and info.is_archived
+            if is_archived or state.objects[found].ref.size_bytes != info.size:
+                faults[found] = ListedFault(info.size, is_archived)
             name = next(expected, None)
     while name is not None:
-        absent[name] = None
+        faults[name] = ListedFault(None)
         name = next(expected, None)
-    return absent
+    return faults
 
 
 def existence_finding(
-    state: ShardState, absent: Mapping[str, int | None], live: LiveSlice
+    state: ShardState, faults: Mapping[str, ListedFault], live: LiveSlice
 ) -> VerificationFinding | None:
-    """The finding of a slice whose object is absent; None if the object is there."""
+    """The finding of a slice with what the listing says of its object; None if that is there as it should
+    be."""
     known = state.objects.get(live.object_name)
     if known is None:
         reason, kind = "no commit that is left has brought the object", FindingKind.DAMAGED
-    elif live.object_name not in absent:
+    elif live.object_name not in faults:
         return None
     else:
-        size_bytes = absent[live.object_name]
+        size_bytes, is_archived = faults[live.object_name]
         kind = FindingKind.MISSING if size_bytes is None else FindingKind.DAMAGED
-        reason = (
-            "the object is not in the bucket; restore it from a copy"
-            if size_bytes is None
-            else f"the object has {size_bytes} bytes instead of {known.ref.size_bytes}; restore it"
-        )
+        if size_bytes is None:
+            reason = "the object is not in the bucket; restore it from a copy"
+        elif is_archived:
+            reason = (
+                "the listing has the object in an archive; end the lifecycle rule that took it there, restore"
+                " it (`aws s3api restore-object`) and copy it over itself in another storage class"
+            )
+        else:
+            reason = f"the object has {size_bytes} bytes instead of {known.ref.size_bytes}; restore it"
     return VerificationFinding(
         topic=live.entry.topic,
         partition=live.entry.partition,
@@ -235,10 +249,10 @@ def existence_finding(
 
 
 def newest_state(log: CommittedLog[S]) -> S:
-    """The current state; the newest one that was read if the head is damaged or lost since."""
+    """The current state; the newest one that was read if the head is damaged, archived or lost since."""
     try:
         return log.refresh()
-    except (StoreCorruptError, StoreNotUsableError):
+    except (ObjectArchivedError, StoreCorruptError, StoreNotUsableError):
         return log.state()
 
 

@@ -11,7 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
+from stratalog.base.errors import (
+    ObjectArchivedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCorruptError,
+)
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.head.head import Head
@@ -26,6 +31,9 @@ from stratalog.remote.restore.shard_replay import Replayed, ShardReplay
 from stratalog.remote.restore.stored_log import StoredLog
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
+
+MAX_NAMED_COUNT = 10
+"""Files that an error names; it counts all."""
 
 
 class Until(NamedTuple):
@@ -137,8 +145,15 @@ class StoreCutter:
 
     def cut(self, until: Until) -> StoreCut:
         """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
-        there any more, StoreCorruptError if a head is lost, StoreError.
+        there any more, StoreCorruptError if a head is lost, ObjectArchivedError with all files that the store
+        has archived if one of them is needed for the plan, StoreError.
         """
+        try:
+            return self._cut(until)
+        except ObjectArchivedError as error:
+            raise self._all_archived(error) from error
+
+    def _cut(self, until: Until) -> StoreCut:
         moment = self.moment(until)
         logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
         replayed = [self.shard(moment, shard) for shard in range(len(self._shards))]
@@ -150,6 +165,19 @@ class StoreCutter:
             gone=tuple(name for one in replayed for name in one.gone),
             next_producer_id=newest.next_producer_id,
             problems=tuple(problem for log in logs for problem in log.problems),
+        )
+
+    def _all_archived(self, error: ObjectArchivedError) -> ObjectArchivedError:
+        """The error with all archived files that listings show: a restore from the archive takes hours."""
+        logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
+        keys = [info.key for log in logs for info in log.store.list(log.layout.prefix) if info.is_archived]
+        if not keys:
+            return error
+        named = ",".join(keys[:MAX_NAMED_COUNT])
+        return ObjectArchivedError(
+            "the plan needs a file that is archived; end the bucket's lifecycle rule that took it there,"
+            " restore all that are archived (`aws s3api restore-object`), and plan again",
+            **error.fields | {"archived_count": len(keys), "archived": named},
         )
 
 

@@ -82,6 +82,9 @@ class RestorePlan(NamedTuple):
     gone: tuple[str, ...]
     """Objects that are no longer there; nothing else tells which offsets they had at the end of a
     partition."""
+    archived: tuple[str, ...]
+    """Keys of objects to copy that the listing has in an archive: they have to be restored from it before,
+    unless that was done."""
     problems: tuple[str, ...]
 
 
@@ -129,6 +132,7 @@ class StoreRestore:
         self._cut = cut
         self._now_ms = now_ms
         self._lost = [*cut.lost]
+        self._archived: list[str] = []
         self._shards = [self._present(shard, state) for shard, state in enumerate(cut.shards)]
 
     def plan(self) -> RestorePlan:
@@ -144,6 +148,7 @@ class StoreRestore:
             partitions=tuple(sorted(self._partitions())),
             lost=tuple(self._lost),
             gone=self._cut.gone,
+            archived=tuple(self._archived),
             problems=self._cut.problems,
         )
 
@@ -216,13 +221,16 @@ class StoreRestore:
         return progress
 
     def _present(self, shard: int, state: ShardState) -> ShardState:
-        """The state without the objects that are gone; gaps take their place."""
+        """The state without the objects that are gone; gaps take their place. Notes those that are archived
+        wherever they are."""
         prefix = StoreLayout(shard).data_prefix
-        there = {
-            (info.key.removeprefix(prefix), info.size)
-            for store in self._stores
-            for info in store.list(prefix)
-        }
+        there: dict[tuple[str, int], bool] = {}
+        for store in self._stores:
+            for info in store.list(prefix):
+                one = info.key.removeprefix(prefix), info.size
+                there[one] = info.is_archived and there.get(one, True)
+        sizes = ((name, one.ref.size_bytes) for name, one in sorted(state.objects.items()))
+        self._archived += [prefix + name for name, size_bytes in sizes if there.get((name, size_bytes))]
         gone = {name for name, one in state.objects.items() if (name, one.ref.size_bytes) not in there}
         if not gone:
             return state
