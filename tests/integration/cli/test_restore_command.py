@@ -10,10 +10,13 @@ from click.testing import CliRunner, Result
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.types import TopicIdPartition
 from stratalog.cli.main import stratalog
 from stratalog.cli.store_access.store_actor import store_actor
 from stratalog.cli.store_repair import byte_progress
 from stratalog.objectstore.open_store import open_store
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.store_identity import StoreIdentity
 from tests.support.tiered.restore_world import RestoreWorld
@@ -25,6 +28,11 @@ def source(tmp_path: Path) -> str:
     world = RestoreWorld(3)
     for name in ("upload", "upload", "compact", "fold", "upload"):
         world.step(name)
+    return stored(world, tmp_path)
+
+
+def stored(world: RestoreWorld, tmp_path: Path) -> str:
+    """The URL of a directory with the files of a bucket."""
     url = f"file://{tmp_path}/source"
     store = open_store(url, clock=SystemClock())
     for info in world.bucket.list(""):
@@ -74,6 +82,26 @@ def test_the_same_command_goes_on_with_the_moment_of_an_interrupted_attempt(
     assert done.stderr.startswith("goes on with the restore that was interrupted, and with its moment")
     assert json.loads(done.stdout)["catalog_seq"] == plan["catalog_seq"]
     assert json.loads(done.stdout)["copied"]["there_count"] == plan["object_count"]
+
+
+def test_a_plan_names_the_topic_of_what_is_gone(tmp_path: Path) -> None:
+    world = RestoreWorld(3)
+    world.upload()
+    world.tiered.metadata.fold()
+    topic = world.tiered.catalog.create("k", 1)
+    tip = TopicIdPartition(topic.topic_id, 0)
+    batch = encode_batch([Record(0, 0, b"key", b"value")], base_offset=0, leader_epoch=1)
+    lost_name = world.tiered.upload({tip: [batch]})
+    [*_, known] = [live for one in world.tips for live in world.tiered.partition(one).slices]
+    world.lose(*map(world.tiered.layout.data_key, (lost_name, known.object_name)))
+    lines = restore(stored(world, tmp_path), "--plan").stdout.splitlines()
+    assert ["k", "0", "-", "-", "-"] in [line.split() for line in lines]
+    assert (
+        "no longer there: partition 0 of topic k; nothing tells which offsets it had, if any, and the"
+        " restored one begins empty at offset 0"
+    ) in lines
+    place = f"partition {known.entry.partition} of topic {known.entry.topic}, offsets 0-{known.end_offset}"
+    assert f"no longer there: {place}" in lines
 
 
 def test_an_object_that_is_damaged_in_the_source_is_named(source: str, tmp_path: Path) -> None:

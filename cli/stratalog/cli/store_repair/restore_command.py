@@ -154,16 +154,22 @@ def _print_plan(plan: RestorePlan, done: RestoreProgress | None) -> None:
                 one.partition,
                 one.log_start_offset,
                 one.tiered_end_offset,
-                str(ByteSize(one.size_bytes)),
+                None if one.size_bytes is None else str(ByteSize(one.size_bytes)),
             )
             for one in plan.partitions
         ],
     )
     for lost in plan.lost:
         click.echo(
-            f"no longer there: partition {lost.partition.partition} of topic {lost.partition.topic_id},"
-            f" offsets {lost.base_offset}-{lost.end_offset}"
+            f"no longer there: partition {lost.partition} of topic {lost.topic}, offsets"
+            f" {lost.base_offset}-{lost.end_offset}"
         )
+    for one in plan.partitions:
+        if one.tiered_end_offset is None:
+            click.echo(
+                f"no longer there: partition {one.partition} of topic {one.topic}; nothing tells which"
+                " offsets it had, if any, and the restored one begins empty at offset 0"
+            )
     for name in plan.gone:
         click.echo(f"no longer there: object {name}; offsets that only it had are missing in the plan")
     if done is None:

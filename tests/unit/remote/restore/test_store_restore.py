@@ -7,8 +7,11 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import PreconditionFailedError, StoreCorruptError
+from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
 from stratalog.remote.restore.restore_note import RESTORE_NOTE_KEY, RestoreNote
 from stratalog.remote.restore.store_cut import StoreCutter, Until
 from stratalog.remote.restore.store_restore import StoreRestore
@@ -74,12 +77,54 @@ def test_a_lost_object_is_refused_and_its_offsets_become_a_gap_if_that_is_accept
     write(world, target, accepts_loss=True)
     tiered = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
     tiered.metadata.check()
-    assert (tip, lost.base_offset, lost.end_offset, False) in restore_of(world).plan().lost
+    assert ("events", 0, lost.base_offset, lost.end_offset, False) in restore_of(world).plan().lost
     gap = tiered.partition(tip).slices[1]
     assert gap.gap is not None
     assert [one[0] for one in before[tip]] == sorted(
         [one.offset for one in tiered.records(tip)] + list(range(lost.base_offset, lost.end_offset))
     )
+
+
+@pytest.mark.parametrize("is_folded", [True, False])
+def test_a_topic_that_was_deleted_and_collected_is_named_with_what_is_gone(is_folded: bool) -> None:
+    """If its uploads are in a checkpoint of the time, the plan has their offsets. Otherwise nothing has."""
+    world = RestoreWorld(3)
+    tiered = world.tiered
+    topic = tiered.catalog.create("k", 2)
+    tips = [TopicIdPartition(topic.topic_id, number) for number in range(2)]
+    batch = encode_batch([Record(0, 0, b"key", b"value")] * 3, base_offset=0, leader_epoch=1)
+    lost_name = tiered.upload({tip: [batch] for tip in tips})
+    world.upload()
+    tiered.catalog.create("untiered", 1, {"remote.storage.enable": "false"})
+    if is_folded:
+        tiered.metadata.fold()
+    moment = Until(time_ms=world.clock.now_ms())
+    before = restore_of(world, moment).plan()
+    rows = [("k", 0, 0, 3), ("k", 1, 0, 3)]
+    assert [one[:4] for one in before.partitions if one.topic == "k"] == rows
+    world.clock.advance(1000)
+    tiered.catalog.delete(topic.topic_id)
+    tiered.metadata.drop_partitions(topic.topic_id, tiered.catalog.confirm_deleted(topic.topic_id))
+    world.lose(tiered.layout.data_key(lost_name))
+    plan = restore_of(world, moment).plan()
+    found = [one[1:] for one in plan.partitions if one.topic == "k"]
+    assert [one[:4] for one in plan.partitions if one.topic == "events"] == [
+        one[:4] for one in before.partitions if one.topic == "events"
+    ]
+    assert not [one for one in plan.partitions if one.topic == "untiered"]
+    with pytest.raises(PreconditionFailedError) as refused:
+        write(world, MemoryObjectStore(world.clock), moment)
+    fields = refused.value.fields
+    if is_folded:
+        assert [one[:2] for one in plan.lost] == [("k", 0), ("k", 1)]
+        assert [one[2:4] for one in plan.lost] == [(0, 3)] * 2
+        assert found == [(0, 3, 3, 0), (1, 3, 3, 0)], "their offsets are not given again"
+        assert (fields["offsets"], fields["partitions_of_unknown_offsets"]) == (6, 0)
+    else:
+        assert plan.gone == (lost_name,)
+        assert found == [(0, None, None, None), (1, None, None, None)]
+        unknown = [one for one in plan.partitions if one.tiered_end_offset is None]
+        assert fields["partitions_of_unknown_offsets"] == len(unknown) >= 2
 
 
 def test_a_target_with_other_files_is_refused() -> None:

@@ -80,6 +80,8 @@ class StoreCut(NamedTuple):
     """Offsets that were live then and whose objects are gone; gaps stand for them in the states."""
     gone: tuple[str, ...]
     """Objects that are gone and were live then; nothing else tells of their slices."""
+    incomplete_shards: frozenset[int]
+    """The shards of these objects."""
     next_producer_id: int
     """The one of the newest catalog: ids below may be in records of the cut."""
     problems: tuple[str, ...]
@@ -163,6 +165,7 @@ class StoreCutter:
             shards=tuple(one.state for one in replayed),
             lost=tuple(lost for one in replayed for lost in one.lost),
             gone=tuple(name for one in replayed for name in one.gone),
+            incomplete_shards=frozenset(shard for shard, one in enumerate(replayed) if one.gone),
             next_producer_id=newest.next_producer_id,
             problems=tuple(problem for log in logs for problem in log.problems),
         )

@@ -40,13 +40,13 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.restore.new_head import Beginning, put_new_head
 from stratalog.remote.restore.object_copy import CopiedObject, ObjectCopy
-from stratalog.remote.restore.partition_tiling import LostOffsets, closed
+from stratalog.remote.restore.partition_tiling import closed
 from stratalog.remote.restore.restore_note import RestoreNote, end_note
 from stratalog.remote.restore.shard_rebuild import live_objects
 from stratalog.remote.restore.store_cut import StoreCut
 from stratalog.remote.restore.stored_log import StoredLog
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, is_probe
+from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, is_probe, shard_of
 
 S = TypeVar("S", bound=HeadState)
 
@@ -62,9 +62,23 @@ class RestoredPartition(NamedTuple):
     topic: str
     """Its name; the id where the catalog does not know it."""
     partition: int
-    log_start_offset: int
-    tiered_end_offset: int
-    size_bytes: int
+    log_start_offset: int | None
+    tiered_end_offset: int | None
+    size_bytes: int | None
+    """None if nothing tells which offsets it had: what brought them is gone, and the restored partition is
+    empty and begins at offset 0."""
+
+
+class LostRecords(NamedTuple):
+    """Offsets [base, end) of a partition whose objects are no longer there."""
+
+    topic: str
+    """Its name; the id where the catalog does not know it."""
+    partition: int
+    base_offset: int
+    end_offset: int
+    is_start: bool
+    """Whether they lie before all others, so that log start moves over them."""
 
 
 class RestorePlan(NamedTuple):
@@ -77,8 +91,7 @@ class RestorePlan(NamedTuple):
     object_count: int
     object_bytes: int
     partitions: tuple[RestoredPartition, ...]
-    lost: tuple[LostOffsets, ...]
-    """Offsets whose objects are no longer there."""
+    lost: tuple[LostRecords, ...]
     gone: tuple[str, ...]
     """Objects that are no longer there; nothing else tells which offsets they had at the end of a
     partition."""
@@ -145,8 +158,17 @@ class StoreRestore:
             time_ms=max(state.time_ms for state in states),
             object_count=len(live),
             object_bytes=sum(one.ref.size_bytes for one in live),
-            partitions=tuple(sorted(self._partitions())),
-            lost=tuple(self._lost),
+            partitions=tuple(sorted(self._all_partitions(), key=lambda one: (one.topic, one.partition))),
+            lost=tuple(
+                LostRecords(
+                    topic=self._topic_name(one.partition.topic_id),
+                    partition=one.partition.partition,
+                    base_offset=one.base_offset,
+                    end_offset=one.end_offset,
+                    is_start=one.is_start,
+                )
+                for one in self._lost
+            ),
             gone=self._cut.gone,
             archived=tuple(self._archived),
             problems=self._cut.problems,
@@ -176,6 +198,7 @@ class StoreRestore:
                 "objects of that moment are gone; choose a later one, or accept gaps in their place",
                 partitions=len({one.partition for one in self._lost}),
                 offsets=sum(one.end_offset - one.base_offset for one in self._lost),
+                partitions_of_unknown_offsets=sum(1 for _ in self._unknown_partitions()),
                 objects=",".join(self._cut.gone[:10]) or "none",
             )
         target = actor.store
@@ -253,12 +276,32 @@ class StoreRestore:
         )
         return shard_detached(present)
 
+    def _all_partitions(self) -> Iterator[RestoredPartition]:
+        yield from self._partitions()
+        for topic, partition in self._unknown_partitions():
+            yield RestoredPartition(topic, partition, None, None, None)
+
+    def _unknown_partitions(self) -> Iterator[tuple[str, int]]:
+        """The partitions that the catalog has and of which nothing is left, in shards where objects are gone
+        that nothing else tells of."""
+        for entry in self._cut.catalog.entries.values():
+            if entry.is_deleted or entry.config.get("remote.storage.enable") == "false":
+                continue
+            for number in range(entry.partition_count):
+                tip = TopicIdPartition(entry.topic_id, number)
+                shard = shard_of(tip, self._identity.shard_count)
+                if shard in self._cut.incomplete_shards and tip not in self._shards[shard].partitions:
+                    yield entry.name, number
+
+    def _topic_name(self, topic_id: UUID) -> str:
+        entry = self._cut.catalog.entries.get(topic_id)
+        return str(topic_id) if entry is None else entry.name
+
     def _partitions(self) -> Iterator[RestoredPartition]:
         for state in self._shards:
             for tip, partition in state.partitions.items():
-                entry = self._cut.catalog.entries.get(tip.topic_id)
                 yield RestoredPartition(
-                    topic=str(tip.topic_id) if entry is None else entry.name,
+                    topic=self._topic_name(tip.topic_id),
                     partition=tip.partition,
                     log_start_offset=partition.log_start_offset,
                     tiered_end_offset=partition.tiered_end_offset,
