@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import DeletionRefusedError, ObjectArchivedError
+from stratalog.base.errors import DeletionRefusedError, ObjectArchivedError, StoreError
 from stratalog.objectstore import s3
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_bucket_state import (
@@ -171,6 +172,31 @@ async def test_the_status_and_the_log_say_it_once(
         shown = await bench.command("tier", "status")
         assert VERSIONS_ARE_KEPT in shown.stdout
     assert sum(VERSIONS_ARE_KEPT in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_default_retention_of_moto_wants_md5(locking: Bucket) -> None:
+    """`docs/stores.md` says so. It looks for Content-MD5 or x-amz-sdk-checksum-algorithm, and not for the
+    checksum itself."""
+    locking.client.put_object_lock_configuration(
+        Bucket=locking.server.bucket,
+        ObjectLockConfiguration={
+            "ObjectLockEnabled": "Enabled",
+            "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}},
+        },
+    )
+    store = locking.store()
+    with pytest.raises(StoreError, match="ObjectLock"):
+        store.put("head", b"metadata", if_absent=True)
+    store.close()
+    store = locking.store(checksum="md5")
+    etag = store.put("head", b"metadata", if_absent=True)
+    store.put("head", b"again", if_match=etag)
+    store.put_parts("data", [b"x" * (5 << 20), b"y"], part_bytes=5 << 20)
+    upload = store.open_upload("pipelined")
+    upload.put_part(1, [b"z"])
+    upload.complete(content_crc([b"z"]))
+    assert (store.get("head").data, store.get("pipelined").data) == (b"again", b"z")
+    store.close()
 
 
 def test_the_archive_of_a_store_is_no_wrong_credential(bucket: Bucket) -> None:
