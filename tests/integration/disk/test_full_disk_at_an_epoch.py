@@ -58,7 +58,7 @@ async def test_a_disk_that_is_full_at_a_new_epoch(
             error = ends[0]
             assert isinstance(error, DataDirectoryError)
             assert error.fields == {"topic": "t", "partition": 0}
-            assert "nothing was stored" in error.message
+            assert "nothing of this append was stored" in error.message
         assert refused, "it was the epoch"
         # The log is online: what it has can be read, and the full disk is no reason to hide it.
         assert await bench.values("t") == [[b"0", b"1"], []]

@@ -162,7 +162,7 @@ class _Tally:
                     self.failure, self._first_failed_line = error, line
 
     def what_is_stored(self) -> str:
-        """Text for a failure's message. Lines after a failed one may be stored, in other partitions."""
+        """Text for a failure's message. Lines after a failed one may be stored, in later batches."""
         count = self.by_partition.total()
         verb = "is" if count == 1 else "are"
         if self.failure is None:

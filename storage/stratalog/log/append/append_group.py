@@ -253,7 +253,7 @@ class AppendGroup:
 
     def _disk_error(self, failure: OSError) -> DataDirectoryError:
         error = disk_error(failure, self._local.directory)
-        return DataDirectoryError(f"nothing was stored: {error.message}", **error.fields)
+        return DataDirectoryError(f"nothing of this append was stored: {error.message}", **error.fields)
 
     def _settle(self, *, is_written: bool) -> None:
         """Let the state follow the written batches, or discard the staged ones."""
