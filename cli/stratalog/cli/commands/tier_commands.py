@@ -628,12 +628,7 @@ def print_collection(result: values.CollectionResult) -> None:
     for total in result.orphans:
         count = counted(total.orphan_count, "orphan")
         click.echo(f"{verb} {count} ({total.kind.value}), {ByteSize(total.size_bytes)}")
-    if result.waiting_orphan_files:
-        # The answer names so many at most.
-        named_count = len(result.waiting_orphan_files)
-        is_all = named_count < _MAX_NAMED_ORPHANS
-        waiting = counted(named_count, "orphan") if is_all else f"{named_count} orphans or more"
-        click.echo(f"{waiting} {'stays' if named_count == 1 else 'stay'} for now")
+    _print_waiting_orphans(len(result.waiting_orphan_files))
     if result.trimmed_history_count:
         trims = "would drop" if result.dry_run else "dropped"
         click.echo(f"{trims} {counted(result.trimmed_history_count, 'history file')} that hold old commits")
@@ -677,6 +672,14 @@ def print_collection(result: values.CollectionResult) -> None:
                 for one in files
             ],
         )
+
+
+def _print_waiting_orphans(named_count: int) -> None:
+    if named_count:
+        # An answer names so many at most.
+        is_all = named_count < _MAX_NAMED_ORPHANS
+        waiting = counted(named_count, "orphan") if is_all else f"{named_count} orphans or more"
+        click.echo(f"{waiting} {'stays' if named_count == 1 else 'stay'} for now")
 
 
 @tier.command()
