@@ -601,7 +601,7 @@ class CompactionJob(_message.Message):
     outcome: Global___CompactionOutcome.ValueType
     """The end of the job."""
     reason: _builtins.str
-    """A text for people; empty if the job was committed."""
+    """A text for people; empty if the job was committed. It names no topic that the caller may not describe."""
     refused_partition_count: _builtins.int
     """All partitions that the job left unchanged."""
     resumed_get_request_count: _builtins.int
@@ -614,7 +614,9 @@ class CompactionJob(_message.Message):
     """
     @_builtins.property
     def refused_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedPartition]:
-        """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
+        """Partitions that the job left unchanged, of topics that the caller may describe. A result has the first 1,000 of those of all
+        its jobs.
+        """
 
     def __init__(
         self,

@@ -920,7 +920,9 @@ class PlannedJob(_message.Message):
 
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedRun]:
-        """By topic id and partition."""
+        """By topic id and partition. Objects hold partitions of several topics, and a job takes all in its objects along. Those of
+        topics that the caller may not describe are left out here, and count in `input_bytes` and `cost`.
+        """
 
     @_builtins.property
     def cost(self) -> Global___CompactionCost:

@@ -515,7 +515,9 @@ class Server:
         """The services over an open engine, behind their gates and caps."""
         info = ServerInfo(self._clock, engine.tier, self.settings)
         admin_servicer = AdminServicer(engine, self._pools, statuses, info)
-        operation_servicer = OperationServicer(engine.operations, self._pools, self._closing, statuses)
+        operation_servicer = OperationServicer(
+            engine.operations, engine.topics.registry, self._pools, self._closing, statuses
+        )
         tier_servicer = TierServicer(self._clock, engine, self._pools, statuses)
         log_handlers = self._log_handlers(engine, statuses)
         gated = self._gates(engine, statuses)

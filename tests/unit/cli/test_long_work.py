@@ -43,7 +43,7 @@ def shown_line(columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
         remaining_ms=7_384_000,
     )
     view = OperationView(UUID(int=7), 1, OperationKind.COMPACTION, (), 1_000)
-    message = view_message(view._replace(progress=operation_progress(progress)))
+    message = view_message(view._replace(progress=operation_progress(progress)), lambda _: True)
     with progress_bar() as show:
         show(value_of(values.Operation, message))
     lines = re.split("[\r\n]", _STYLES.sub("", terminal.getvalue()))

@@ -41,6 +41,9 @@ class CompactionReport:
     """Partitions whose slices were replaced."""
     refused: str | None = None
     """The reason if the job was not committed, else None. Its inputs are unchanged then."""
+    named_partitions: frozenset[TopicIdPartition] = frozenset()
+    """Partitions of which `refused` tells something. A job has partitions of several topics, and who may see
+    one of these may not see the others."""
     refused_partitions: tuple[tuple[TopicIdPartition, str], ...] = ()
     """Partitions that the commit left unchanged, with reasons."""
     failed_attempts: int = 0
@@ -83,4 +86,8 @@ class CompactionReport:
             if len(partitions) == 1
             else f"{len(partitions)} partitions stay as they are"
         )
-        return CompactionReport(refused=f"{left}: {reasons}", refused_partitions=partitions)
+        return CompactionReport(
+            refused=f"{left}: {reasons}",
+            named_partitions=frozenset(tip for tip, _ in partitions),
+            refused_partitions=partitions,
+        )

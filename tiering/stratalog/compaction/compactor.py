@@ -64,6 +64,8 @@ from stratalog.compaction.job_execution import (
     JobResult,
     blamed_for,
     failed_input,
+    is_less,
+    named_by,
 )
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.output.commit_ahead import CommitAhead
@@ -516,7 +518,7 @@ class Compactor:
             report = self._commit(begun, topics, result)
             if report.refused is None:
                 self._history.committed(job)
-                has_gained = _is_less(job, report, result)
+                has_gained = is_less(job, report, result)
                 has_gained = has_gained or _compacted_ends(job, before) != _compacted_ends(
                     job, self._metadata.state()
                 )
@@ -534,26 +536,29 @@ class Compactor:
             UnsupportedOperationError,
         ) as error:
             named = execution.named(error)
-            self._exclude(execution, blamed_for(execution, named), named)
-            return _report(execution, refused=str(named)), _Ending.DONE
+            blamed = blamed_for(execution, named)
+            # The reason of each of several partitions must not name another one of them.
+            self._exclude(execution, blamed, named if len(blamed) == 1 else error)
+            return _refused(execution, named, blamed), _Ending.DONE
         except OverloadedError as error:
             if waits_for_others(error):
                 # A smaller job would stay small for as long as its objects live.
                 _log_failure(execution, None, error, "the next run tries it again")
-                return _report(execution, refused=str(error)), _Ending.DONE
+                return _refused(execution, error), _Ending.DONE
             return self._outgrown(execution, error)
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job, failed_input(job, error))
             is_of_disk = isinstance(error, OSError)
             _log_failure(execution, execution.current, error, _next_step(attempts, is_of_disk=is_of_disk))
-            report = _report(execution, refused=str(error))
+            report = _refused(execution, error)
             report = dataclasses.replace(report, failed_attempts=attempts)
             return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
         except Exception as error:
             logger.exception("a compaction job failed by a defect; report it with this trace")
             blamed = job.partitions if execution.current is None else frozenset({execution.current})
             self._exclude(execution, blamed, error)
-            return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
+            defect = RuntimeError(f"internal error: {error}")
+            return _refused(execution, defect, blamed), _Ending.DONE
 
     def _scratch(self, job: CompactionJob, settings: CompactionSettings) -> AbstractContextManager[None]:
         """The scratch that the job may need by these settings. Raises OverloadedError as `promised_scratch`
@@ -638,7 +643,7 @@ class Compactor:
         try:
             live = self._metadata.refresh().objects
         except StoreError as unread:
-            return _report(execution, refused=str(unread))
+            return _refused(execution, unread)
         if all(name in live for name in job.input_names):
             lost = StoreCorruptError(
                 "a live object is not in the store; restore it from a copy and delete nothing",
@@ -671,10 +676,10 @@ class Compactor:
             largest = max(job.runs, key=lambda run: run.data_bytes)
             rest_ms = REST_OF_LATE_MS if ran_out(error) else 0
             self._exclude(execution, frozenset({largest.topic_id_partition}), least, rest_ms)
-            return _report(execution, refused=str(least)), _Ending.DONE
+            return _refused(execution, least), _Ending.DONE
         self._history.outgrown(job)
         _log_failure(execution, None, error, "the next job with these objects is smaller")
-        return _report(execution, refused=str(error)), _Ending.OUTGROWN
+        return _refused(execution, error), _Ending.OUTGROWN
 
     def _job_clock(self) -> JobClock:
         """The store's time by now, and whether the own clock agrees with it."""
@@ -776,19 +781,14 @@ def _report(
     )
 
 
+def _refused(
+    execution: Execution, error: Exception, blamed: frozenset[TopicIdPartition] = frozenset()
+) -> CompactionReport:
+    """The report of a job that the error has ended, because of these partitions if any."""
+    named = blamed | named_by(execution.job, error)
+    return dataclasses.replace(_report(execution, refused=str(error)), named_partitions=named)
+
+
 def _compacted_ends(job: CompactionJob, state: ShardState) -> list[int]:
     rows = (state.partitions.get(run.topic_id_partition) for run in job.runs)
     return [row.compacted_upto for row in rows if row is not None]
-
-
-def _is_less(job: CompactionJob, report: CompactionReport, result: JobResult) -> bool:
-    """Whether the job has left fewer records, tombstones, slices, objects or bytes."""
-    input_count = sum(len(run.slices) for run in job.runs)
-    output_count = sum(len(entries) for _, entries in result.stored)
-    return (
-        result.records_out < result.records_in
-        or result.tombstones_removed > 0
-        or output_count < input_count
-        or report.outputs < report.inputs
-        or report.output_bytes < report.input_bytes
-    )

@@ -22,6 +22,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputBuffers, InputStreams
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
@@ -173,11 +174,35 @@ def blamed_for(execution: Execution, error: LogStoreError) -> frozenset[TopicIdP
     return frozenset(tip for tip, run in runs.items() if name in run.slices.object_names)
 
 
+def named_by(job: CompactionJob, error: Exception) -> frozenset[TopicIdPartition]:
+    """The partitions of the job that the error may name: the one of its fields, or all, if that is none of
+    the job; none without such a field."""
+    fields = error.fields if isinstance(error, LogStoreError) else {}
+    if "topic" not in fields:
+        return frozenset()
+    named = fields["topic"], fields.get("partition")
+    tips = {run.topic_id_partition: (run.topic.name, run.topic_id_partition.partition) for run in job.runs}
+    return frozenset(tip for tip, one in tips.items() if one == named) or frozenset(tips)
+
+
 def failed_input(job: CompactionJob, error: Exception) -> str | None:
     """The name of the input that the error names, if any."""
     fields = error.fields if isinstance(error, LogStoreError) else {}
     texts = [str(fields.get(field, "")) for field in ("object", "key", "name")]
     return next((name for name in job.input_names if any(name in text for text in texts)), None)
+
+
+def is_less(job: CompactionJob, report: CompactionReport, result: JobResult) -> bool:
+    """Whether the job has left fewer records, tombstones, slices, objects or bytes."""
+    input_count = sum(len(run.slices) for run in job.runs)
+    output_count = sum(len(entries) for _, entries in result.stored)
+    return (
+        result.records_out < result.records_in
+        or result.tombstones_removed > 0
+        or output_count < input_count
+        or report.outputs < report.inputs
+        or report.output_bytes < report.input_bytes
+    )
 
 
 class JobExecution:

@@ -225,9 +225,12 @@ class CompactionJob(NamedTuple):
     outcome: CompactionOutcome
     """The end of the job."""
     reason: str
-    """A text for people; empty if the job was committed."""
+    """A text for people; empty if the job was committed. It names no topic that the caller may not describe.
+    """
     refused_partitions: tuple[RefusedPartition, ...]
-    """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
+    """Partitions that the job left unchanged, of topics that the caller may describe. A result has the first
+    1,000 of those of all its jobs.
+    """
     refused_partition_count: int
     """All partitions that the job left unchanged."""
     resumed_get_request_count: int

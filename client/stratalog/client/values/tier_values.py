@@ -347,7 +347,10 @@ class PlannedJob(NamedTuple):
     input_bytes: int
     """Size of these objects."""
     runs: tuple[PlannedRun, ...]
-    """By topic id and partition."""
+    """By topic id and partition. Objects hold partitions of several topics, and a job takes all in its
+    objects along. Those of topics that the caller may not describe are left out here, and count in
+    `input_bytes` and `cost`.
+    """
     cost: CompactionCost
     """Requests, bytes read and written, and bytes freed."""
 

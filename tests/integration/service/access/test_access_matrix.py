@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,17 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.client.client import Client
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.record import Record
 from stratalog.server.access.permissions import Operation as PermittedOperation
 from stratalog.server.access.tokens import new_token
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.rpc.access.call_permissions import CALL_PERMISSIONS, Scope, named_topics
+from stratalog.server.rpc.admin.operation_convert import REASON_OF_OTHERS
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 from tests.support.access.guarded_site import EVERYTHING, OURS, THEIRS, GuardedSite
 
@@ -113,11 +119,11 @@ async def first(call: Any) -> Any:
 
 
 @asynccontextmanager
-async def guarded(folder: Path) -> AsyncGenerator[tuple[GuardedSite, Any]]:
+async def guarded(folder: Path, store: ObjectStore | None = None) -> AsyncGenerator[tuple[GuardedSite, Any]]:
     """A server with a topic of each tenant, and a channel to it without credentials of its own."""
     reader = '{ topics = ["ours.*"], operations = ["read", "describe"] }'
     site = GuardedSite(folder, ours=OURS, theirs=THEIRS, admin=EVERYTHING, reader=reader)
-    async with site.running():
+    async with site.running(store=store):
         async with site.client("admin") as admin:
             for topic in ("ours.t", "theirs.t"):
                 await admin.admin.create_topic(topic)
@@ -298,3 +304,74 @@ async def test_a_stranger_is_refused_before_the_message_is_read(tmp_path: Path) 
                 await call
             assert refusal.value.code() is UNAUTHENTICATED
         assert all(counts.accepted_count <= 2 for counts in site.server.calls.values())
+
+
+async def share_objects(admin: Client) -> None:
+    """Upload two objects, each with records of both tenants, which compaction has to rewrite."""
+    config = {"remote.storage.enable": "true", "cleanup.policy": "compact"}
+    for topic in ("ours.k", "theirs.k"):
+        await admin.admin.create_topic(topic, 1, config)
+    for value in (b"first", b"second"):
+        for topic in ("ours.k", "theirs.k"):
+            await admin.append(topic, 0, [Record(0, 1_000, b"key", topic.encode() + value * 20)])
+        await admin.admin.upload()
+
+
+def damage_slice(data: bytes) -> bytes:
+    """Change a value of theirs."""
+    return data.replace(b"theirs.kf", b"theirs.kF").replace(b"theirs.ks", b"theirs.kS")
+
+
+def damage_whole(data: bytes) -> bytes:
+    """Change everything."""
+    return bytes(len(data))
+
+
+@pytest.mark.parametrize("damage", [damage_slice, damage_whole])
+async def test_no_answer_names_topics_of_others_in_the_same_objects(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    bucket = MemoryObjectStore(SystemClock())
+    async with guarded(tmp_path, bucket) as (site, channel), site.client("admin") as admin:
+        await share_objects(admin)
+        [theirs] = await admin.admin.describe_topics(["theirs.k"])
+        names = ("theirs", theirs.topic_id, UUID(theirs.topic_id).hex)
+
+        async def ask(name: str, request: Any, principal: str = "ours") -> tuple[Any, str]:
+            found = await answer(channel, METHODS[name], request, site.tokens[principal])
+            return found.response, f"{found.response} {found.details}"
+
+        plan, request = "/stratalog.v1.TierService/PlanCompaction", tier_pb2.PlanCompactionRequest()
+        request.topics.append("ours.k")
+        assert {run.topic for job in (await ask(plan, request, "admin"))[0].jobs for run in job.runs} == {
+            "ours.k",
+            "theirs.k",
+        }
+        assert {run.topic for job in (await ask(plan, request))[0].jobs for run in job.runs} == {"ours.k"}
+        for info in list(bucket.list("shards/0000/data/")):
+            bucket.put(info.key, damage(bucket.get(info.key).data))
+        started: list[str] = []
+        for name, method in METHODS.items():
+            if name.endswith("/DeleteTopic"):
+                continue
+            for asked in (GetMessageClass(method.input_type)(), request_about(method, "ours.k")):
+                response, text = await ask(name, asked)
+                assert not any(one in text for one in names), (name, text)
+                if "operation" in method.output_type.fields_by_name and response is not None:
+                    started.append(response.operation.operation_id)
+        assert len(started) == 4, "upload, compaction, retention, verification"
+        seen_by_all = ""
+        for operation_id in started:
+            await admin.operations.wait(operation_id)
+            for method in ("GetOperation", "WatchOperation", "CancelOperation"):
+                name = f"/stratalog.v1.OperationService/{method}"
+                asked = GetMessageClass(METHODS[name].input_type)(operation_id=operation_id)
+                response, text = await ask(name, asked)
+                assert not any(one in text for one in names), (name, text)
+                seen_by_all += (await ask(name, asked, "admin"))[1]
+            if response.operation.HasField("compaction"):
+                reasons = [job.reason for job in response.operation.compaction.jobs]
+                assert REASON_OF_OTHERS in reasons, reasons
+        assert any(one in seen_by_all for one in names) is (damage is damage_slice), "who may see all does"
+        _, text = await ask(plan, request)
+        assert not any(one in text for one in names), text

@@ -52,7 +52,7 @@ class World:
 def running(done_job_count: int) -> operation_pb2.Operation:
     progress = operation_progress(CompactionProgress(done_job_count=done_job_count, job_count=9))
     view = OperationView(UUID(int=7), 1, OperationKind.COMPACTION, ("orders",), 1_000, progress=progress)
-    return view_message(view)
+    return view_message(view, lambda _: True)
 
 
 def failed(since_ms: int) -> Exclusion:

@@ -232,7 +232,7 @@ RESULTS: dict[str, tuple[OperationResult, dict[str, int], dict[str, int]]] = {
 def test_a_result_has_the_first_items_of_its_lists_and_counts_all(name: str) -> None:
     result, counts, lengths = RESULTS[name]
     kind = OperationKind[name.upper()]
-    message = view_message(OperationView(UUID(int=1), 1, kind, (), 0, result=result))
+    message = view_message(OperationView(UUID(int=1), 1, kind, (), 0, result=result), lambda _: True)
     assert message.ByteSize() < CLIENT_LIMIT_BYTES
     part = getattr(message, name)
     assert {field: getattr(part, field) for field in counts} == counts
@@ -242,7 +242,7 @@ def test_a_result_has_the_first_items_of_its_lists_and_counts_all(name: str) -> 
 def test_the_refused_partitions_of_a_result_are_bounded_over_all_jobs() -> None:
     result = CompactionResult((CompactionReport(refused_partitions=REFUSED),) * 200)
     view = OperationView(UUID(int=1), 1, OperationKind.COMPACTION, (), 0, result=result)
-    jobs = view_message(view).compaction.jobs
+    jobs = view_message(view, lambda _: True).compaction.jobs
     assert [len(one.refused_partitions) for one in jobs[141:145]] == [7, 6, 0, 0]
     assert {one.refused_partition_count for one in jobs} == {7}
 

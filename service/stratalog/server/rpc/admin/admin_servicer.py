@@ -12,7 +12,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.server.engine.storage_engine import StorageEngine
-from stratalog.server.rpc.access.shown_topics import IsShown, shown_topics
+from stratalog.server.rpc.access.shown_topics import IsShown, ids_shown_in_work, shown_topics
 from stratalog.server.rpc.admin.admin_convert import (
     cleaner_status_message,
     config_changes,
@@ -194,7 +194,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         move = partial(
             self._directories.move, request.topic, request.partition, request.target_path, request.topic_id
         )
-        return admin_pb2.MovePartitionResponse(operation=operation_message(await self._pools.task(move)))
+        is_shown = ids_shown_in_work(self._registry)
+        moving = await self._pools.task(move)
+        return admin_pb2.MovePartitionResponse(operation=operation_message(moving, is_shown))
 
     @guarded
     async def CleanerStatus(

@@ -30,6 +30,7 @@ from stratalog.server.operations.operation_results import (
     UploadResult,
     VerificationResult,
 )
+from stratalog.server.rpc.access.shown_topics import IsIdShown
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.status import bounded_reason, status_of_defect, status_of_error
 from stratalog.v1 import operation_pb2
@@ -37,16 +38,22 @@ from stratalog.v1 import operation_pb2
 MAX_LISTED_COUNT = 1_000
 """Items of each list of a result."""
 
+REASON_OF_OTHERS = (
+    "nothing changed, because of partitions in the same objects of topics that you may not describe; a later"
+    " job tries again, and the server's log has the reason"
+)
+
 _Member = TypeVar("_Member")
 
 
-def operation_message(operation: Operation) -> operation_pb2.Operation:
+def operation_message(operation: Operation, is_shown: IsIdShown) -> operation_pb2.Operation:
     """The operation as it is now."""
-    return view_message(operation.view)
+    return view_message(operation.view, is_shown)
 
 
-def view_message(view: OperationView) -> operation_pb2.Operation:
-    """The operation at one moment. Its id is that of a defect, too, which the server's log has."""
+def view_message(view: OperationView, is_shown: IsIdShown) -> operation_pb2.Operation:
+    """The operation at one moment. A compaction also touches topics that it does not name; its result names
+    those that are shown. Its id is that of a defect, too, which the server's log has."""
     operation_id = str(view.operation_id)
     message = operation_pb2.Operation(
         operation_id=operation_id,
@@ -63,7 +70,7 @@ def view_message(view: OperationView) -> operation_pb2.Operation:
     elif view.error is not None:
         message.error.CopyFrom(status_of_defect(operation_id))
     if view.result is not None:
-        _put_result(message, view.result, map(_left_out_message, view.left_out))
+        _put_result(message, view.result, map(_left_out_message, view.left_out), is_shown)
     return message
 
 
@@ -133,13 +140,14 @@ def _put_result(
     message: operation_pb2.Operation,
     result: OperationResult,
     left_out: Iterable[operation_pb2.LeftOutShard],
+    is_shown: IsIdShown,
 ) -> None:
     match result:
         case UploadResult():
             message.upload.CopyFrom(_upload_message(result))
             message.upload.left_out_shards.extend(left_out)
         case CompactionResult():
-            message.compaction.CopyFrom(_compaction_message(result))
+            message.compaction.CopyFrom(_compaction_message(result, is_shown))
             message.compaction.left_out_shards.extend(left_out)
         case RetentionResult():
             message.retention.CopyFrom(_retention_message(result))
@@ -166,17 +174,21 @@ def _upload_message(result: UploadResult) -> operation_pb2.UploadResult:
     )
 
 
-def _compaction_message(result: CompactionResult) -> operation_pb2.CompactionResult:
+def _compaction_message(result: CompactionResult, is_shown: IsIdShown) -> operation_pb2.CompactionResult:
     jobs: list[operation_pb2.CompactionJob] = []
     left_count = MAX_LISTED_COUNT
     for report in result.reports[:MAX_LISTED_COUNT]:
-        jobs.append(_job_message(report, left_count))
+        jobs.append(_job_message(report, left_count, is_shown))
         left_count -= len(jobs[-1].refused_partitions)
     return operation_pb2.CompactionResult(jobs=jobs, job_count=len(result.reports))
 
 
-def _job_message(report: CompactionReport, max_refused_count: int) -> operation_pb2.CompactionJob:
-    """The result of a job, and the first of the partitions that it left unchanged."""
+def _job_message(
+    report: CompactionReport, max_refused_count: int, is_shown: IsIdShown
+) -> operation_pb2.CompactionJob:
+    """The result of a job, and the first of the shown partitions that it left unchanged."""
+    refused = [one for one in report.refused_partitions if is_shown(one[0].topic_id)]
+    is_reason_shown = all(is_shown(tip.topic_id) for tip in report.named_partitions)
     return operation_pb2.CompactionJob(
         input_count=report.inputs,
         get_request_count=report.get_requests,
@@ -191,12 +203,12 @@ def _job_message(report: CompactionReport, max_refused_count: int) -> operation_
         outcome=operation_pb2.COMPACTION_OUTCOME_COMMITTED
         if report.refused is None
         else operation_pb2.COMPACTION_OUTCOME_REFUSED,
-        reason=bounded_reason(report.refused or ""),
+        reason=bounded_reason((report.refused or "") if is_reason_shown else REASON_OF_OTHERS),
         refused_partitions=[
             operation_pb2.RefusedPartition(
                 topic_id=str(tip.topic_id), partition=tip.partition, reason=bounded_reason(reason)
             )
-            for tip, reason in report.refused_partitions[:max_refused_count]
+            for tip, reason in refused[:max_refused_count]
         ],
         refused_partition_count=len(report.refused_partitions),
         resumed_get_request_count=report.resumed_get_count,

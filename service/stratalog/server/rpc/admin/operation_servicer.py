@@ -9,7 +9,8 @@ from functools import partial
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.operations.operation_registry import OperationRegistry
-from stratalog.server.rpc.access.shown_topics import shows_work
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.rpc.access.shown_topics import IsIdShown, ids_shown_in_work, shows_work
 from stratalog.server.rpc.admin.operation_convert import kinds_of, operation_message, states_of, view_message
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -25,9 +26,15 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     """Answers the requests of the operation service. Belongs to the event loop."""
 
     def __init__(
-        self, operations: OperationRegistry, pools: WorkerPools, closing: Closing, statuses: ErrorStatuses
+        self,
+        operations: OperationRegistry,
+        registry: PartitionRegistry,
+        pools: WorkerPools,
+        closing: Closing,
+        statuses: ErrorStatuses,
     ) -> None:
         self._operations = operations
+        self._registry = registry
         self._pools = pools
         self._closing = closing
         self.statuses = statuses
@@ -36,9 +43,11 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     async def GetOperation(
         self, request: operation_pb2.GetOperationRequest, context: Context
     ) -> operation_pb2.GetOperationResponse:
+        is_shown = ids_shown_in_work(self._registry)
+
         def found() -> operation_pb2.GetOperationResponse:
             operation = self._operations.find(request.operation_id)
-            return operation_pb2.GetOperationResponse(operation=operation_message(operation))
+            return operation_pb2.GetOperationResponse(operation=operation_message(operation, is_shown))
 
         return await self._pools.describe(found)
 
@@ -46,13 +55,16 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     async def ListOperations(
         self, request: operation_pb2.ListOperationsRequest, context: Context
     ) -> operation_pb2.ListOperationsResponse:
-        return await self._pools.describe(partial(self._list, request, shows_work()))
+        return await self._pools.describe(
+            partial(self._list, request, shows_work(), ids_shown_in_work(self._registry))
+        )
 
     @guarded
     async def WatchOperation(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # grpc.aio also takes a handler that writes
         self, request: operation_pb2.WatchOperationRequest, context: Context
     ) -> None:
         operation = self._operations.find(request.operation_id)
+        is_shown = ids_shown_in_work(self._registry)
         signal = PartitionSignal(asyncio.get_running_loop())
         operation.listen(signal.notify)
         try:
@@ -60,7 +72,8 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
                 while True:
                     changed.clear()
                     view = operation.view
-                    await send(context, operation_pb2.WatchOperationResponse(operation=view_message(view)))
+                    message = operation_pb2.WatchOperationResponse(operation=view_message(view, is_shown))
+                    await send(context, message)
                     if view.state.is_final:
                         return
                     self._closing.check()
@@ -73,10 +86,14 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
         self, request: operation_pb2.CancelOperationRequest, context: Context
     ) -> operation_pb2.CancelOperationResponse:
         operation = await self._pools.task(partial(self._operations.cancel, request.operation_id))
-        return operation_pb2.CancelOperationResponse(operation=operation_message(operation))
+        is_shown = ids_shown_in_work(self._registry)
+        return operation_pb2.CancelOperationResponse(operation=operation_message(operation, is_shown))
 
     def _list(
-        self, request: operation_pb2.ListOperationsRequest, is_shown: Callable[[Collection[str]], bool]
+        self,
+        request: operation_pb2.ListOperationsRequest,
+        is_shown: Callable[[Collection[str]], bool],
+        is_id_shown: IsIdShown,
     ) -> operation_pb2.ListOperationsResponse:
         filters = f"{sorted(request.kinds)} {sorted(request.states)}"
         cursor = PageCursor(request, f"operations {filters}", int)
@@ -88,7 +105,7 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
         page = cursor.page(found, lambda view: -view.number)
         return operation_pb2.ListOperationsResponse(
             # A page of results could be larger than clients take.
-            operations=[view_message(view._replace(result=None)) for view in page.items],
+            operations=[view_message(view._replace(result=None), is_id_shown) for view in page.items],
             next_page_token=page.next_page_token,
         )
 

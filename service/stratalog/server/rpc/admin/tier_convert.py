@@ -17,6 +17,7 @@ from stratalog.remote.read.object_reads import ReaderCaches
 from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.background.tier_upkeep import FinalizedHead
+from stratalog.server.rpc.access.shown_topics import IsShown
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import tier_pb2
@@ -31,13 +32,13 @@ def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
     return tier_pb2.IdleTopic(topic=idle.topic, reasons=map(bounded_reason, idle.reasons))
 
 
-def planned_job_message(job: CompactionJob, cost: JobCost) -> tier_pb2.PlannedJob:
-    """A job of a plan."""
+def planned_job_message(job: CompactionJob, cost: JobCost, is_shown: IsShown) -> tier_pb2.PlannedJob:
+    """A job of a plan, with its runs in topics that are shown."""
     return tier_pb2.PlannedJob(
         reason=tier_pb2.CompactionReason.Value(f"COMPACTION_REASON_{job.reason.name}"),
         input_names=job.input_names,
         input_bytes=sum(live.ref.size_bytes for live in job.inputs),
-        runs=map(_run_message, job.runs),
+        runs=[_run_message(run) for run in job.runs if is_shown(run.topic.name)],
         cost=tier_pb2.CompactionCost(
             get_request_count=cost.get_count,
             put_request_count=cost.put_count,

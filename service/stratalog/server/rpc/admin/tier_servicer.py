@@ -16,6 +16,7 @@ from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.operations.operation_registry import Work
 from stratalog.server.operations.operation_results import LeftOutShard
+from stratalog.server.rpc.access.shown_topics import IsShown, ids_shown_in_work, shown_in_work
 from stratalog.server.rpc.admin.operation_convert import operation_message
 from stratalog.server.rpc.admin.plan_pages import plan_page, plan_place_of
 from stratalog.server.rpc.admin.tier_convert import (
@@ -86,7 +87,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def PlanCompaction(
         self, request: tier_pb2.PlanCompactionRequest, context: Context
     ) -> tier_pb2.PlanCompactionResponse:
-        return await self._pools.long_task(partial(self._plan, request))
+        return await self._pools.long_task(partial(self._plan, request, shown_in_work()))
 
     @guarded
     async def ListExcludedPartitions(
@@ -190,8 +191,11 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     def _list_garbage(self, operation: Operation) -> None:
         self._tier.upkeep.collect(operation, is_dry_run=True)
 
-    def _plan(self, request: tier_pb2.PlanCompactionRequest) -> tier_pb2.PlanCompactionResponse:
-        """A page of a new plan: its jobs, then the topics without one. Raises PlanChangedError if the page
+    def _plan(
+        self, request: tier_pb2.PlanCompactionRequest, is_shown: IsShown
+    ) -> tier_pb2.PlanCompactionResponse:
+        """A page of a new plan: its jobs, then the topics without one. Jobs name the topics that are shown,
+        and take along what lies in the same objects. Raises PlanChangedError if the page
         before was of another plan."""
         cursor = PageCursor(request, f"plan of {sorted(set(request.topics))}", plan_place_of)
         planned = self._tier.compaction.plan(_each_once(request.topics))
@@ -199,7 +203,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         jobs = [item for item in page.items if isinstance(item, CompactionJob)]
         idle = [item for item in page.items if isinstance(item, IdleTopic)]
         return tier_pb2.PlanCompactionResponse(
-            jobs=[planned_job_message(job, cost_of(job, planned.settings)) for job in jobs],
+            jobs=[planned_job_message(job, cost_of(job, planned.settings), is_shown) for job in jobs],
             prices=prices_message(planned.settings),
             idle_topics=map(idle_topic_message, idle),
             next_page_token=page.next_page_token,
@@ -232,7 +236,8 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
                 # At the end: a shard that another server has taken over meanwhile is not done either.
                 operation.leave_out(self._left_out(topics))
 
-        return operation_message(self._engine.operations.start(kind, topics, run))
+        is_shown = ids_shown_in_work(self._registry)
+        return operation_message(self._engine.operations.start(kind, topics, run), is_shown)
 
     def _left_out(self, topics: Sequence[str]) -> tuple[LeftOutShard, ...]:
         """The shards of other servers with partitions of the named topics (all if none is named)."""

@@ -10,7 +10,13 @@ import pytest
 
 from stratalog.server.access.access_policy import Principal
 from stratalog.server.access.permissions import Operation, Permissions, TopicPermission
-from stratalog.server.rpc.access.shown_topics import set_caller, showing_all, shown_topics, shows_work
+from stratalog.server.rpc.access.shown_topics import (
+    set_caller,
+    showing_all,
+    shown_in_work,
+    shown_topics,
+    shows_work,
+)
 
 ADMIN = "stratalog.v1.AdminService"
 OURS = Principal(
@@ -27,9 +33,17 @@ async def test_a_caller_sees_what_it_may_describe() -> None:
     assert await asyncio.to_thread(is_shown, "theirs") is False
 
 
+async def test_work_on_shared_objects_shows_what_may_be_described_and_all_to_who_sees_the_server() -> None:
+    set_caller(OURS)
+    assert [shown_in_work()(topic) for topic in ("ours.a", "theirs")] == [True, False]
+    set_caller(Principal("watcher", Permissions((), frozenset({Operation.DESCRIBE}))))
+    assert shown_in_work()("theirs")
+    assert not shown_topics()("theirs"), "lists of topics are for those who may describe them"
+
+
 async def test_beside_the_task_of_a_call_nothing_is_shown() -> None:
     async def elsewhere() -> None:
-        for ask in (shown_topics, shows_work):
+        for ask in (shown_topics, shown_in_work, shows_work):
             with pytest.raises(LookupError):
                 ask()
 

@@ -54,7 +54,7 @@ def test_a_resource_is_a_topic_or_the_server() -> None:
 def test_a_job_is_committed_or_refused() -> None:
     reports = tuple(CompactionReport(refused=reason) for reason in (None, "inputs are gone"))
     view = OperationView(UUID(int=1), 1, OperationKind.COMPACTION, (), 0, result=CompactionResult(reports))
-    committed, refused = view_message(view).compaction.jobs
+    committed, refused = view_message(view, lambda _: True).compaction.jobs
 
     assert (committed.outcome, committed.reason) == (operation_pb2.COMPACTION_OUTCOME_COMMITTED, "")
     assert (refused.outcome, refused.reason) == (operation_pb2.COMPACTION_OUTCOME_REFUSED, "inputs are gone")
