@@ -135,6 +135,10 @@ class LogManager:
             "expire producers", self.tasks.remove_expired_producers, check_ms, delay_ms=check_ms
         )
 
+    def leave_free(self, min_free_bytes: int) -> None:
+        """Reserve no space from now on that would leave less free in a log directory."""
+        self._resources.preallocation.min_free_bytes = min_free_bytes
+
     @property
     def tail_bytes(self) -> int:
         """The memory of the newest batches of all logs."""

@@ -32,7 +32,9 @@ class SegmentResources(NamedTuple):
         """Create them. The index cache reads its pages through the same set of open files."""
         files = OpenFiles(filesystem, max_open_files)
         index_pages = IndexPageCache(files, index_cache_bytes)
-        return SegmentResources(filesystem, files, index_pages, Preallocation(), TailMemory(tail_bytes))
+        return SegmentResources(
+            filesystem, files, index_pages, Preallocation(filesystem), TailMemory(tail_bytes)
+        )
 
     def forget(self, directory: str, base_offset: int) -> None:
         """Close the open files of that segment."""

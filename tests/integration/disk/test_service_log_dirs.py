@@ -23,6 +23,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.failing_directory import FailingDirectory
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.tiered.stores.away_store import AwayStore
 
@@ -314,3 +315,19 @@ async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path
         await bench.client.admin.delete_topic("t")
         while any(Path(tmp_path, "data").glob("t-0*")):
             await asyncio.sleep(0.01)
+
+
+async def test_no_topic_reserves_space_below_the_floor_of_its_log_directory() -> None:
+    disk = MemoryFileSystem(free_bytes=10 << 20)
+    config = {"log.dir.min.free.bytes": str(9 << 20)}
+    async with service_bench("/bench", filesystem=disk, config=config) as bench:
+        large = {"preallocate": "true", "segment.bytes": str(2 << 20)}
+        await bench.client.admin.create_topic("large", 1, large)
+        await bench.client.admin.create_topic("t", 1)
+        await bench.append("large", [b"x"])
+        spares = [disk.spare_bytes(path) for path in disk.contents() if path.endswith(".log")]
+        assert spares == [0, 0]
+        # The floor may be altered while the server runs.
+        await bench.client.admin.alter_configs({"log.dir.min.free.bytes": str(8 << 20)})
+        await bench.client.admin.roll("large")
+        assert (2 << 20) in [disk.spare_bytes(path) for path in disk.contents() if path.endswith(".log")]

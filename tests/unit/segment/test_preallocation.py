@@ -21,7 +21,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from tests.support.logs.filled_log import path_of
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+from tests.support.logs.log_machine import PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from tests.support.logs.plain_batches import batch
 
 SEGMENT_BYTES = 4096
@@ -274,3 +274,24 @@ def test_what_the_system_answers(
             file.reserve(77)
     assert not answers
     file.close()
+
+
+def test_a_reservation_leaves_the_floor_of_free_space_free(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryFileSystem(free_bytes=3 * SEGMENT_BYTES)
+    machine = LogMachine(disk, RESERVING)
+    manager = machine.open()
+    manager.leave_free(2 * SEGMENT_BYTES + 1)
+    log = manager.open_log(PARTITION, TOPIC_ID, RESERVING)
+    with caplog.at_level(logging.WARNING):
+        assert spares(disk) == {0: 0}, "at the creation"
+        log.appender.append_as_leader(batch(), 1)
+        log.roll()
+        assert list(spares(disk).values()) == [0, 0], "at a roll"
+    [said] = caplog.records
+    assert "log.dir.min.free.bytes" in said.getMessage()
+    log.appender.append_as_leader(batch(), 1)
+    # There is room again: a reservation leaves exactly the floor.
+    manager.leave_free(2 * SEGMENT_BYTES - log.local_log.segments.size_bytes)
+    log.roll()
+    assert list(spares(disk).values()) == [0, 0, SEGMENT_BYTES]
+    log.check()

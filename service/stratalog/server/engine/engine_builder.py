@@ -260,7 +260,7 @@ class StorageEngineBuilder:
             max_producer_count=self._settings.max_producer_count,
             file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
         )
-        return LogManager.open(
+        logs = LogManager.open(
             filesystem=self._seams.filesystem,
             clock=self._clock,
             scheduler=self._seams.scheduler,
@@ -269,6 +269,8 @@ class StorageEngineBuilder:
             on_all_failed=on_all_failed,
             disk_calls=self._start_calls,
         )
+        logs.leave_free(config.min_free_bytes)
+        return logs
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
         """Open the store's identity, or create it. Raises DataDirectoryError.

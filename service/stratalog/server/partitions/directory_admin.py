@@ -87,6 +87,7 @@ class DirectoryAdmin:
     def apply(self, config: BrokerConfig) -> None:
         self._logs.set_producer_id_expiration_ms(config.producer_expiration_ms)
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
+        self._logs.leave_free(config.min_free_bytes)
         self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
 
     def set_aside(self) -> Mapping[str, Sequence[str]]:
