@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+PATIENCE_S = 2.0
+QUOTA_PATIENCE_S = 660.0
+"""A quota of the server asks for pauses of ten minutes at most."""
+
 
 def with_client(server: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
     """Run `work` with a client of `server`, which has the credentials of the command's options. It gives up
-    sooner than a program, because a person waits."""
+    sooner than a program, because a person waits; but a quota only slows it down, as the server asks."""
     # Not above: `--help` of a command needs no client.
     import asyncio
 
@@ -24,7 +28,8 @@ def with_client(server: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
     from stratalog.client.retry import RetryPolicy
 
     async def run() -> _T:
-        retry, credentials = RetryPolicy(deadline_s=2.0), Credentials(**chosen_credentials())
+        retry = RetryPolicy(deadline_s=PATIENCE_S, quota_deadline_s=QUOTA_PATIENCE_S)
+        credentials = Credentials(**chosen_credentials())
         async with Client(server, retry=retry, credentials=credentials) as client:
             return await work(client)
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.base.randomness import system_random
 
 _JITTER = system_random()
@@ -29,6 +29,11 @@ class RetryPolicy:
     those that have been idle for so long, and a batch that is sent again after that may be stored twice.
     """
 
+    quota_deadline_s: float = 0.0
+    """The deadline where a quota of the server refuses, if it is later: the server works, and says when to
+    come again, which may be ten minutes later.
+    """
+
     first_pause_s: float = 0.05
     max_pause_s: float = 2.0
 
@@ -38,6 +43,11 @@ class RetryPolicy:
         """
         whole_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
         return whole_s * (0.5 + _JITTER.random() / 2)
+
+
+def is_of_quota(error: LogStoreError) -> bool:
+    """Whether a quota of the principal has refused the call, which had no effect."""
+    return isinstance(error, OverloadedError) and "quota" in error.fields
 
 
 LONG_WORK = RetryPolicy(deadline_s=120.0)
@@ -80,19 +90,20 @@ class Patience:
         return self.start_s(attempt_s) + max(self._policy.deadline_s, least_s)
 
     def next_pause_s(
-        self, now_s: float, least_s: float = 0.0, attempt_s: float | None = None
+        self, now_s: float, cause: LogStoreError, attempt_s: float | None = None
     ) -> float | None:
-        """Count a failure; returns the pause before the next attempt, at least `least_s`. None if that
-        attempt would begin after the deadline. It runs from the first failure in a row or, with `attempt_s`,
-        from the begin of the attempt that failed so.
+        """Count a failure; returns the pause before the next attempt, as long as the cause asks for at least.
+        None if that attempt would begin after the deadline. It runs from the first failure in a row or, with
+        `attempt_s`, from the begin of the attempt that failed so.
         """
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
             self.succeed()
         self._start_s = self.start_s(now_s if attempt_s is None else attempt_s)
         self.failure_count += 1
-        pause_s = max(self._policy.pause_s(self.failure_count), least_s)
-        return pause_s if now_s + pause_s <= self.end_s(now_s) else None
+        pause_s = max(self._policy.pause_s(self.failure_count), cause.retry_delay_s)
+        least_s = self._policy.quota_deadline_s if is_of_quota(cause) else 0.0
+        return pause_s if now_s + pause_s <= self.end_s(now_s, least_s) else None
 
     async def bear(
         self,
@@ -105,7 +116,7 @@ class Patience:
         row. Raises the error if it is not retriable, or the deadline is over.
         """
         now_s = asyncio.get_running_loop().time()
-        pause_s = self.next_pause_s(now_s, error.retry_delay_s, attempt_s) if error.retriable else None
+        pause_s = self.next_pause_s(now_s, error, attempt_s) if error.retriable else None
         if pause_s is None:
             raise error
         if on_first is not None and self.failure_count == 1:

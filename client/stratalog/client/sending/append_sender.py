@@ -387,9 +387,7 @@ class AppendSender:
         """Count a failure without effect. Returns False if the next attempt would be too late; the
         deadline begins anew for later batches then.
         """
-        pause_s = self._patience.next_pause_s(
-            asyncio.get_running_loop().time(), cause.retry_delay_s, attempt_s
-        )
+        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time(), cause, attempt_s)
         self._pause_s = pause_s or 0.0
         if pause_s is None:
             self._patience.succeed()

@@ -499,7 +499,7 @@ class PartitionLane:
         deadline begins anew for later batches then.
         """
         loop = asyncio.get_running_loop()
-        pause_s = self._patience.next_pause_s(loop.time(), cause.retry_delay_s)
+        pause_s = self._patience.next_pause_s(loop.time(), cause)
         if pause_s is None:
             self._patience.succeed()
             return False

@@ -11,14 +11,18 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
+from stratalog.cli import connection
+from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart, fetch_request
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
+from stratalog.server.access import quotas
 from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
 from stratalog.v1 import log_pb2
 from tests.support.access.guarded_site import GuardedSite
@@ -39,9 +43,9 @@ async def limited(folder: Path, quota: str) -> AsyncGenerator[GuardedSite]:
 
 
 def counts(site: GuardedSite) -> QuotaCounts:
-    quotas = site.server._metrics.quotas  # pyright: ignore[reportPrivateUsage]  # only tests look
-    assert quotas is not None
-    return quotas.counts["ours"]
+    found = site.server._metrics.quotas  # pyright: ignore[reportPrivateUsage]  # only tests look
+    assert found is not None
+    return found.counts["ours"]
 
 
 async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) -> None:
@@ -59,6 +63,25 @@ async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) 
                 await admin.append("ours.t", 0, BIG)
             assert (await admin.latest("ours.t"))[TOPIC] == 4
         assert counts(site).refused_count == 1
+
+
+async def test_a_command_is_slowed_down_and_does_not_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Refusals come soon, and ask for more time than the command has for anything else.
+    monkeypatch.setattr(quotas, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.0)
+    async with limited(tmp_path, "bytes_in_per_s = 2_000_000") as site:
+        command = ["produce", "ours.t", "-", "--server", f"localhost:{site.server.port}"]
+        token = tmp_path / "token"
+        token.write_text(site.tokens["ours"])
+        command += ["--tls-ca", site.authority.path, "--token-file", str(token)]
+        lines = b"\n".join(b"%d" % number * 700_000 for number in range(4))
+        done = await asyncio.to_thread(CliRunner().invoke, stratalog, command, input=lines)
+        assert (done.exit_code, done.stderr) == (0, "4 records appended to ours.t\n"), done.exception
+        assert counts(site).refused_count > 0
+        async with site.client("admin") as admin:
+            assert (await admin.latest("ours.t"))[TOPIC] == 4
 
 
 async def test_a_compressed_batch_counts_as_what_it_becomes(tmp_path: Path) -> None:
