@@ -4,7 +4,8 @@ A span for each call continues the caller's trace, and requests to the object st
 have spans below it. Background work has none: it serves many calls at once, and would fill a trace store.
 
 The instrumentation takes handlers of streams that yield their answers. Ours send them by the context, so each
-is put into a generator that yields nothing. Names and attributes of spans are OpenTelemetry's. No metadata of
+is put into a generator that yields nothing. It does not see that a call was cancelled, or that its time is
+over, so each handler notes that. Names and attributes of spans are OpenTelemetry's. No metadata of
 a call is in a span, so its token is not, either.
 
 Spans are sent by a thread of OpenTelemetry's exporter. Where the collector does not answer it drops them.
@@ -12,6 +13,7 @@ Spans are sent by a thread of OpenTelemetry's exporter. Where the collector does
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -35,9 +37,11 @@ _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 """The names of exporters by protocol."""
 _EXPORTERS_GROUP = "opentelemetry_traces_exporter"
 _STREAMS = ("unary_stream", "stream_stream")
+_SINGLE = ("unary_unary", "stream_unary")
+_CODE = "rpc.grpc.status_code"
 _SCOPE = "stratalog.objectstore"
 
-_Stream = Callable[[Any, Any], Awaitable[None]]
+_Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
 class CallTracing:
@@ -111,20 +115,39 @@ class _StreamsAsGenerators(grpc.aio.ServerInterceptor):
             handler: Any = await continuation(details)
             if handler is None:
                 return None
-            streams = {
-                shape: _as_generator(behavior)
-                for shape in _STREAMS
+            behaviors = {
+                shape: (_as_generator if shape in _STREAMS else _noting_cancellations)(behavior)
+                for shape in (*_STREAMS, *_SINGLE)
                 if inspect.iscoroutinefunction(behavior := getattr(handler, shape))
             }
-            return handler._replace(**streams)
+            return handler._replace(**behaviors)
 
         return await self._inner.intercept_service(adapted, handler_call_details)
 
 
-def _as_generator(handler: _Stream) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _noting_cancellations(handler: _Handler) -> _Handler:
+    from opentelemetry import trace
+
+    @functools.wraps(handler)
+    async def noting(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except asyncio.CancelledError:
+            left_s = context.time_remaining()
+            is_late = left_s is not None and left_s <= 0
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+            trace.get_current_span().set_attribute(_CODE, code.value[0])
+            raise
+
+    return noting
+
+
+def _as_generator(handler: _Handler) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    noting = _noting_cancellations(handler)
+
     @functools.wraps(handler)
     async def generating(request: Any, context: Any) -> AsyncIterator[Any]:
-        await handler(request, context)
+        await noting(request, context)
         answers: tuple[object, ...] = ()
         for answer in answers:
             yield answer

@@ -88,6 +88,24 @@ async def test_a_failed_call_has_its_status(tmp_path: Path) -> None:
         assert attributes["rpc.grpc.status_code"] == grpc.StatusCode.NOT_FOUND.value[0]
 
 
+async def test_a_call_that_was_cancelled_or_came_too_late_has_that_status(tmp_path: Path) -> None:
+    async with traced(tmp_path) as one:
+        log, request = one.bench.client.log, log_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1)
+        request.partitions.add(topic="t", partition=0)
+
+        async def code(name: str) -> Any:
+            attributes: Any = (await one.span(f"{LOG}{name}")).attributes
+            return attributes["rpc.grpc.status_code"]
+
+        with pytest.raises(grpc.aio.AioRpcError):
+            await log.Fetch(request, timeout=0.2)
+        assert await code("Fetch") == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+        for name, call in (("FetchStream", log.FetchStream(request)), ("AppendStream", log.AppendStream())):
+            await call.initial_metadata()
+            call.cancel()
+            assert await code(name) == grpc.StatusCode.CANCELLED.value[0]
+
+
 async def test_a_stream_is_one_span_of_its_whole_length(tmp_path: Path) -> None:
     async with traced(tmp_path) as one:
         call: Any = one.bench.client.log.AppendStream()
