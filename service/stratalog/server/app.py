@@ -483,7 +483,9 @@ class Server:
         """Read the files of TLS and of access. Raises InvalidConfigError."""
         settings = self.settings
         paths = TlsPaths(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-        self._tls = ServerTls(paths) if settings.tls_cert else None
+        self._tls = ServerTls(paths, self._clock) if settings.tls_cert else None
+        if self._tls is not None:
+            self._tls.complain()
         self._access = AccessControl(settings.access_file) if settings.access_file else None
         tls_files = () if self._tls is None else (self._tls.files,)
         access_files = () if self._access is None else (self._access.file,)

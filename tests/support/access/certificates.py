@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 _BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _END = dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
+
+_Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey | rsa.RSAPrivateKey
 
 
 class CertificateFiles(NamedTuple):
@@ -49,9 +51,10 @@ class Authority:
         file_name: str = "",
         begin: dt.datetime = _BEGIN,
         end: dt.datetime = _END,
+        key: _Key | None = None,
     ) -> CertificateFiles:
         """A certificate for these names: addresses, URIs or names of hosts."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         stem = file_name or common_name
         paths = CertificateFiles(str(self._folder / f"{stem}.cert"), str(self._folder / f"{stem}.key"))
         Path(paths.cert).write_bytes(self._signed(common_name, key, names, begin, end, is_authority=False))
@@ -65,7 +68,7 @@ class Authority:
     def _signed(
         self,
         common_name: str,
-        key: ec.EllipticCurvePrivateKey,
+        key: _Key,
         names: tuple[str, ...],
         begin: dt.datetime,
         end: dt.datetime,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import grpc
 import pytest
 
+from stratalog.base.clock import SystemClock
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.transport import FIRST_PAUSE_S, Transport, grpc_server, within_open_files
@@ -45,13 +46,13 @@ def tls_in(folder: Path, *, is_mutual: bool) -> Tls:
     root = Path(authority.path).read_bytes()
     if not is_mutual:
         channel = grpc.ssl_channel_credentials(root)
-        return Tls(ServerTls(TlsPaths(*server)), channel, tls_context(authority.path))
+        return Tls(ServerTls(TlsPaths(*server), SystemClock()), channel, tls_context(authority.path))
     holder = authority.issue("holder")
     channel = grpc.ssl_channel_credentials(
         root, Path(holder.key).read_bytes(), Path(holder.cert).read_bytes()
     )
     context = tls_context(authority.path, *holder)
-    return Tls(ServerTls(TlsPaths(*server, authority.path)), channel, context)
+    return Tls(ServerTls(TlsPaths(*server, authority.path), SystemClock()), channel, context)
 
 
 class Bench:

@@ -5,12 +5,16 @@ gRPC asks for a configuration before the handshake of each connection, on thread
 gRPC begins with the one in force, and gets a new one once, after the files have changed; connections that
 stand keep theirs. The endpoint of metrics takes the context that is current when a connection comes.
 
+A certificate that has expired does not replace one that has not: no client would take it. A start takes it,
+and complains, because there is no other one, and the clock may be wrong.
+
 With client authorities every client needs a certificate, for gRPC and for metrics: Python's gRPC can demand
 one from all clients or ask none.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 from collections.abc import Sequence
@@ -18,9 +22,13 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import grpc
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidConfigError
 from stratalog.server.access.certificate_dates import CertificateDates, dates_of
+from stratalog.server.access.certificate_key import rare_key
 from stratalog.server.access.reloaded_files import ReloadedFiles, read_files
+
+logger = logging.getLogger(__name__)
 
 SETTING = "tls"
 
@@ -38,15 +46,18 @@ class TlsPaths(NamedTuple):
 class ServerTls:
     """TLS that follows its files. Thread-safe: a configuration is replaced as a whole."""
 
-    def __init__(self, paths: TlsPaths) -> None:
+    def __init__(self, paths: TlsPaths, clock: Clock) -> None:
         """Read the files. Raises InvalidConfigError if one cannot be read, or the key is not that of the
         certificate."""
         self._paths = paths
+        self._clock = clock
         self.configuration: grpc.ServerCertificateConfiguration | None = None
         """The configuration of gRPC's connections that begin now; None until the files were read."""
         self._context: ssl.SSLContext | None = None
         self.dates: CertificateDates | None = None
         """The time in which the certificate in force and those behind it are valid; None: unknown."""
+        self.rare_key = ""
+        """The kind of its key, if clients of gRPC's C core cannot use it."""
         self._present = [path for path in paths if path]
         self.files = ReloadedFiles(SETTING, self._present, self._take)
 
@@ -82,13 +93,40 @@ class ServerTls:
         configuration = grpc.ssl_server_certificate_configuration(
             [(key, cert)], root_certificates=client_ca[0] if client_ca else None
         )
-        self._context = context
         try:
-            self.dates = dates_of(cert)
+            dates = dates_of(cert)
         except ValueError:
             # OpenSSL takes it, so it serves.
-            self.dates = None
+            dates = None
+        is_first = self.configuration is None
+        if not is_first and self._has_expired(dates) and not self._has_expired(self.dates):
+            raise InvalidConfigError(
+                "the certificate has expired, and the former one has not; renew it, or correct the clock",
+                name="tls-cert",
+                value=self._paths.cert,
+            )
+        self._context = context
+        self.dates = dates
+        self.rare_key = rare_key(cert)
         self.configuration = configuration
+        if not is_first:
+            self.complain()
+
+    def _has_expired(self, dates: CertificateDates | None) -> bool:
+        return dates is not None and dates.end_s <= self._clock.now_ms() / 1000
+
+    def complain(self) -> None:
+        """Say in the log why clients cannot connect with the certificate in force, if it is known."""
+        assert self.configuration is not None, "the files were taken"
+        if self._has_expired(self.dates):
+            logger.error("tls: no client connects, because the certificate %s has expired", self._paths.cert)
+        elif self.rare_key:
+            logger.warning(
+                "tls: no client of gRPC's C core connects, such as one in Python, because the certificate %s"
+                " has a key of the kind %s; use P-256, P-384 or RSA",
+                self._paths.cert,
+                self.rare_key,
+            )
 
     def _checked_context(self, client_ca: Sequence[bytes]) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

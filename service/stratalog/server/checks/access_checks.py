@@ -24,13 +24,20 @@ def tls(start: CheckedStart) -> Iterator[Finding]:
     paths = TlsPaths(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     try:
         # As a start does.
-        ServerTls(paths)
+        found = ServerTls(paths, start.seams.clock)
     except InvalidConfigError as refusal:
         yield Finding("tls", Verdict.ERROR, str(refusal))
         return
     for name, path in (("tls-cert", paths.cert), ("tls-client-ca", paths.client_ca)):
         if path:
             yield _validity(start, name, path)
+    if found.rare_key:
+        yield Finding(
+            "tls-cert",
+            Verdict.WARNING,
+            f"{paths.cert} has a key of the kind {found.rare_key}, and no client of gRPC's C core, such as"
+            " one in Python, connects with it; use P-256, P-384 or RSA",
+        )
 
 
 def access(start: CheckedStart) -> Iterator[Finding]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError
 from stratalog.server.access.certificate_dates import CertificateDates, dates_of
+from stratalog.server.access.certificate_key import rare_key
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
-from tests.support.access.certificates import Authority
+from stratalog.testing.manual_clock import ManualClock
+from tests.support.access.certificates import Authority, CertificateFiles
 
 EARLY, LATE = dt.datetime(2031, 5, 4, 3, 2, 1, tzinfo=dt.UTC), dt.datetime(2093, 1, 1, tzinfo=dt.UTC)
 BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -22,7 +27,7 @@ BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 def test_a_pair_that_was_torn_is_not_taken(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     used, issued = authority.issue("used"), authority.issue("issued")
-    tls = ServerTls(TlsPaths(*used))
+    tls = ServerTls(TlsPaths(*used), SystemClock())
     context, dates = tls.context, tls.dates
     former_cert = Path(used.cert).read_bytes()
     # The certificate was read before the exchange, the key behind it; what is there now fits together.
@@ -41,7 +46,7 @@ def test_each_server_of_grpc_begins_with_the_configuration_in_force_and_takes_a_
 ) -> None:
     authority = Authority(tmp_path, "ca")
     used, issued = authority.issue("used"), authority.issue("issued")
-    tls = ServerTls(TlsPaths(*used))
+    tls = ServerTls(TlsPaths(*used), SystemClock())
     firsts: list[object] = []
     changes: list[Callable[[], object]] = []
 
@@ -91,3 +96,71 @@ def refused(pem: bytes) -> bool:
     except ValueError:
         return True
     return False
+
+
+def exchange(used: CertificateFiles, new: CertificateFiles) -> None:
+    for path, other in zip(used, new, strict=True):
+        Path(path).write_bytes(Path(other).read_bytes())
+
+
+def test_an_expired_certificate_replaces_none_that_is_valid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, authority = ManualClock(round(EARLY.timestamp() * 1000)), Authority(tmp_path, "ca")
+    used, expired = authority.issue("used", end=LATE), authority.issue("expired", end=EARLY)
+    renewed = authority.issue("renewed", end=LATE)
+    tls = ServerTls(TlsPaths(*used), clock)
+    former = tls.configuration, tls.context, tls.dates
+    exchange(used, expired)
+    assert not tls.files.look()
+    assert (tls.configuration, tls.context, tls.dates) == former
+    assert (tls.files.has_failed, tls.files.failure_count) == (True, 1)
+    [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "the former content stays in force: the certificate has expired" in line.getMessage()
+    exchange(used, renewed)
+    assert tls.files.look()
+    assert not tls.files.has_failed
+    # Where the one in force has expired, too, there is none to keep.
+    clock.advance(round((LATE - EARLY).total_seconds() * 1000))
+    exchange(used, expired)
+    assert tls.files.look()
+    assert "no client connects, because the certificate" in caplog.text
+
+
+def test_a_start_takes_an_expired_certificate_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, expired = (
+        ManualClock(round(LATE.timestamp() * 1000)),
+        Authority(tmp_path, "ca").issue("s", end=EARLY),
+    )
+    tls = ServerTls(TlsPaths(*expired), clock)
+    assert tls.configuration is not None
+    tls.complain()
+    assert "has expired" in caplog.text
+
+
+def test_keys_that_clients_of_grpc_cannot_use_are_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "ca")
+    kinds = {
+        "": [
+            ec.generate_private_key(ec.SECP256R1()),
+            ec.generate_private_key(ec.SECP384R1()),
+            rsa.generate_private_key(65_537, 2_048),
+        ],
+        "P-521": [ec.generate_private_key(ec.SECP521R1())],
+        "Ed25519": [ed25519.Ed25519PrivateKey.generate()],
+        "Ed448": [ed448.Ed448PrivateKey.generate()],
+    }
+    for kind, keys in kinds.items():
+        for key in keys:
+            issued = authority.issue("server", key=key)
+            assert rare_key(Path(issued.cert).read_bytes()) == kind
+            caplog.clear()
+            ServerTls(TlsPaths(*issued), SystemClock()).complain()
+            assert (kind in caplog.text) if kind else (caplog.text == "")
+    begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+    for text in (b"", begin, end, begin + b"\xff\n" + end, begin + b"!\n" + end):
+        assert rare_key(text) == ""

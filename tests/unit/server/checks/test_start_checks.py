@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
@@ -124,6 +125,14 @@ def test_the_days_that_a_certificate_has_left(
     [found] = [one for one in findings_of(start) if one.check.startswith("tls")]
     assert found[:2] == ("tls-cert", verdict)
     assert text in found.text
+
+
+def test_a_key_that_clients_cannot_use_is_told(tmp_path: Path) -> None:
+    certificate = Authority(tmp_path, "ca").issue("server", key=ed25519.Ed25519PrivateKey.generate())
+    start = checked(tmp_path, tls_cert=certificate.cert, tls_key=certificate.key)
+    _, found = [one for one in findings_of(start) if one.check.startswith("tls")]
+    assert found[:2] == ("tls-cert", Verdict.WARNING)
+    assert "has a key of the kind Ed25519" in found.text
 
 
 def test_files_of_access_that_do_not_fit_are_errors(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from stratalog.base.clock import SystemClock
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.metrics.endpoint import MAX_CONNECTION_COUNT, MetricsEndpoint
 from stratalog.server.metrics.families import gauge
@@ -34,7 +35,7 @@ def test_strangers_take_a_bounded_number_of_threads_and_hold_up_no_scrape(
     tmp_path: Path, has_tls: bool
 ) -> None:
     authority = Authority(tmp_path, "ca")
-    tls = ServerTls(TlsPaths(*authority.issue("server", "127.0.0.1"))) if has_tls else None
+    tls = ServerTls(TlsPaths(*authority.issue("server", "127.0.0.1")), SystemClock()) if has_tls else None
     context = ssl.create_default_context(cafile=authority.path) if has_tls else None
     before_count = threading.active_count()
     endpoint = MetricsEndpoint("127.0.0.1:0", One(), tls)
