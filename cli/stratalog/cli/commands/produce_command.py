@@ -24,6 +24,9 @@ from stratalog.client.producer import Producer
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.record_accumulator import Delivery
 
+INTERRUPTED_S = 2.0
+"""After Ctrl-C, records that were read have so much time to be stored."""
+
 CHUNK_BYTES = 1 << 18
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -246,6 +249,12 @@ async def _produce(
                 raise
             if tally.failure is not None:
                 break
+    except asyncio.CancelledError:
+        # Who interrupts the command does not wait for a quota. A server that has room stores the rest.
+        with suppress(LogStoreError, TimeoutError):
+            async with asyncio.timeout(INTERRUPTED_S):
+                await producer.close()
+        raise
     finally:
         # What was read before a bad line is stored and counted, so that one knows where to go on.
         with suppress(LogStoreError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,17 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.base.types import TopicPartition
 from stratalog.cli import connection
+from stratalog.cli.commands import produce_command
 from stratalog.cli.main import stratalog
+from stratalog.cli.record_json import InputRecord
+from stratalog.client.access.credentials import Credentials
+from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart, fetch_request
+from stratalog.client.retry import RetryPolicy
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
@@ -26,6 +31,7 @@ from stratalog.server.access import quotas
 from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
 from stratalog.v1 import log_pb2
 from tests.support.access.guarded_site import GuardedSite
+from tests.support.service.service_bench import PATIENCE_S, until
 
 TOPIC = TopicPartition("ours.t", 0)
 BIG = [Record(0, 0, None, bytes(1_000_000))]
@@ -45,7 +51,7 @@ async def limited(folder: Path, quota: str) -> AsyncGenerator[GuardedSite]:
 def counts(site: GuardedSite) -> QuotaCounts:
     found = site.server._metrics.quotas  # pyright: ignore[reportPrivateUsage]  # only tests look
     assert found is not None
-    return found.counts["ours"]
+    return found.counts.get("ours", QuotaCounts())
 
 
 async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) -> None:
@@ -82,6 +88,32 @@ async def test_a_command_is_slowed_down_and_does_not_give_up(
         assert counts(site).refused_count > 0
         async with site.client("admin") as admin:
             assert (await admin.latest("ours.t"))[TOPIC] == 4
+
+
+async def test_an_interrupted_command_does_not_wait_for_a_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(produce_command, "INTERRUPTED_S", 0.01)
+    async with limited(tmp_path, "bytes_in_per_s = 10_000") as site:
+
+        async def records() -> AsyncIterator[tuple[int, InputRecord]]:
+            for number in range(2):
+                yield number, InputRecord(None, bytes(700_000))
+            await asyncio.Event().wait()
+
+        retry = RetryPolicy(deadline_s=0, quota_deadline_s=connection.QUOTA_PATIENCE_S)
+        credentials = Credentials(tls_ca=site.authority.path, token=site.tokens["ours"])
+        async with Client(f"localhost:{site.server.port}", retry=retry, credentials=credentials) as client:
+            tally = produce_command._Tally()  # pyright: ignore[reportPrivateUsage]  # the command makes it
+            work = produce_command._produce  # pyright: ignore[reportPrivateUsage]  # it ends with its input
+            task = asyncio.create_task(work(client.producer(), "ours.t", records(), 0, tally))
+            await until(lambda: counts(site).refused_count > 0)
+            task.cancel()
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(LogStoreError) as left:
+                    await task
+        assert left.value.fields["outcome"] == "not stored"
 
 
 async def test_a_compressed_batch_counts_as_what_it_becomes(tmp_path: Path) -> None:

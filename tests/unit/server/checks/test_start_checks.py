@@ -127,7 +127,7 @@ def test_the_days_that_a_certificate_has_left(
     assert text in found.text
 
 
-def test_a_key_that_clients_cannot_use_is_told(tmp_path: Path) -> None:
+def test_a_key_that_clients_cannot_use_is_a_warning(tmp_path: Path) -> None:
     certificate = Authority(tmp_path, "ca").issue("server", key=ed25519.Ed25519PrivateKey.generate())
     start = checked(tmp_path, tls_cert=certificate.cert, tls_key=certificate.key)
     _, found = [one for one in findings_of(start) if one.check.startswith("tls")]
