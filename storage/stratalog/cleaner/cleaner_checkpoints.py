@@ -20,7 +20,7 @@ would be wrong once the partition came back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from stratalog.base.filesystem import FileSystem
@@ -80,6 +80,14 @@ class _DirectoryCheckpoint:
         `put`."""
         self.put(partition, offset, None if offset is None else self.horizon_of(partition))
 
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove the partitions' entries, by one write. Durable and raises as `put`."""
+        forgotten = tuple(partitions)
+        for partition in forgotten:
+            self._horizons.set_horizon(partition, None)
+            self._offsets.set(partition, None)
+        self._offsets.save_for(*forgotten)
+
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Lower the partition's entry to `offset` at most. Durable and raises as `put`."""
         former_offset, horizon_ms = self.offsets.get(partition), self.horizon_of(partition)
@@ -136,7 +144,7 @@ class CleanerCheckpoints:
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Lower the partition's entries in all directories to `offset` at most; durable when this returns.
         Raises OSError."""
-        self._in_each(partition, lambda _, found: found.lower(partition, offset))
+        self._in_each([partition], lambda _, found, _known: found.lower(partition, offset))
 
     def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> int | None:
         """Match the entries with a partition's log that is in `directory` and ends at `end_offset`: remove
@@ -147,19 +155,20 @@ class CleanerCheckpoints:
         """
         above_offset: int | None = None
 
-        def settle(name: str, found: _DirectoryCheckpoint) -> None:
+        def settle(name: str, found: _DirectoryCheckpoint, _: Collection[TopicPartition]) -> None:
             nonlocal above_offset
             offset = found.offsets.get(partition) if name == directory else None
             if offset is not None and offset > end_offset:
                 above_offset, offset = offset, None
             found.put_offset(partition, offset)
 
-        self._in_each(partition, settle)
+        self._in_each([partition], settle)
         return above_offset
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Remove the partition's entries in all directories; durable when this returns. Raises OSError."""
-        self._in_each(partition, lambda _, found: found.put(partition, None, None))
+    def forget(self, *partitions: TopicPartition) -> None:
+        """Remove the partitions' entries in all directories, by one write of each; durable when this returns.
+        Raises OSError."""
+        self._in_each(partitions, lambda _, found, known: found.forget(known))
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
         """Move the partition's offset from `source` to `target`, which has the horizon by then; durable when
@@ -173,17 +182,20 @@ class CleanerCheckpoints:
                     found.put_offset(partition, offset)
 
     def _in_each(
-        self, partition: TopicPartition, change: Callable[[str, _DirectoryCheckpoint], None]
+        self,
+        partitions: Collection[TopicPartition],
+        change: Callable[[str, _DirectoryCheckpoint, Collection[TopicPartition]], None],
     ) -> None:
-        """Change the partition's entries in every directory that knows it, even if one cannot be written.
-        Raises the first error at the end."""
+        """Change the entries of the partitions in every directory that knows one of them, even if one cannot
+        be written. `change` gets those that the directory knows. Raises the first error at the end."""
         failures: list[OSError] = []
         for name, found in self._directories.items():
-            if not found.knows(partition):
+            known = [partition for partition in partitions if found.knows(partition)]
+            if not known:
                 continue
             with found.lock:
                 try:
-                    change(name, found)
+                    change(name, found, known)
                 except OSError as failure:
                     failures.append(failure)
         if failures:

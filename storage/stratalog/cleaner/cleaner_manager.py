@@ -159,14 +159,15 @@ class CleanerManager:
         """
         self._checkpoints.lower(partition, offset)
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Remove the entries of a partition that is deleted, or replaced by another log. Durable when it
+    def forget(self, *partitions: TopicPartition) -> None:
+        """Remove the entries of partitions that are deleted, or replaced by other logs. Durable when it
         returns.
 
-        To be called in a pause. Raises OSError; no other log may take the name then.
+        To be called in a pause. Raises OSError; no other log may take one of the names then.
         """
-        self._failures.reset(partition)
-        self._checkpoints.forget(partition)
+        for partition in partitions:
+            self._failures.reset(partition)
+        self._checkpoints.forget(*partitions)
 
     def moved(self, partition: TopicPartition, source: str, target: str) -> None:
         """Note that the partition has moved from the directory `source` to `target`, whose `HorizonStore` has

@@ -94,9 +94,9 @@ class CheckpointEntries:
         self._write(self.offsets)
         self._unsaved.clear()
 
-    def save_for(self, partition: TopicPartition) -> None:
-        """Save if the file may not have the entry of this partition. Raises OSError."""
-        if partition in self._unsaved:
+    def save_for(self, *partitions: TopicPartition) -> None:
+        """Save if the file may not have the entry of one of these partitions. Raises OSError."""
+        if not self._unsaved.isdisjoint(partitions):
             self.save()
 
 

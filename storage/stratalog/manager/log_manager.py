@@ -17,14 +17,14 @@ order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls, WorkSteps
 from stratalog.base.errors import (
     DataDirectoryError,
     LogStoreError,
@@ -52,11 +52,15 @@ from stratalog.manager.log_opener import LogOpener, SoughtPartition
 from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.moves.log_move import LogMove
 from stratalog.manager.moves.move_registry import MoveRegistry
-from stratalog.manager.partitions.put_away import PutAway
+from stratalog.manager.partitions.put_away import PutAway, PutAwayOutcome
 from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.segment.segment_resources import SegmentResources
 
 R = TypeVar("R")
+
+DELETED_TOGETHER = 256
+"""Partitions whose deletion is one write of a manifest. Other changes of partitions wait for one such group.
+"""
 
 _SILENT_AT_CLOSE = (
     "its disk did not answer while its logs were closed, so it has no marker of a clean shutdown, and the"
@@ -361,32 +365,69 @@ class LogManager:
         Raises DataDirectoryError. On a disk that is offline the files stay for `delete_leftover` of a later
         process; in this process another log may have the name.
         """
-        self._delete(partition, self._away.remove_later)
+        _raise_first(self._delete([partition], self._away.remove_later))
 
-    def _delete(self, partition: TopicPartition, remove: Callable[[str], None]) -> None:
-        try:
-            path = self._take_out(partition, DELETE_REASON, flush=False)
-        except DataDirectoryError:
+    def delete_logs(
+        self, partitions: Iterable[TopicPartition], topic_id: UUID
+    ) -> dict[TopicPartition, DataDirectoryError]:
+        """Delete the logs of partitions of a topic that is gone, open or not, as `delete_log` and
+        `delete_leftover` do; logs of other topics of its name stay. Returns the errors of those that fail.
+
+        Many partitions cost few writes of the manifests and the checkpoints.
+        """
+        is_open = list[TopicPartition]()
+        is_closed = list[TopicPartition]()
+        for partition in partitions:
+            log = self._logs.get(partition)
+            if log is None:
+                is_closed.append(partition)
+            elif log.topic_id == topic_id:
+                is_open.append(partition)
+        failures = self._delete(is_open, self._away.remove_later)
+        return failures | self._delete_leftovers(is_closed, topic_id)
+
+    def _delete(
+        self, partitions: Sequence[TopicPartition], remove: Callable[[str], None]
+    ) -> dict[TopicPartition, DataDirectoryError]:
+        failures: dict[TopicPartition, DataDirectoryError] = {}
+        for first in range(0, len(partitions), DELETED_TOGETHER):
+            group = partitions[first : first + DELETED_TOGETHER]
+            taken = self._take_out(group, DELETE_REASON, flush=False)
             with self._guard:
-                holder = self.directories.holder(partition)
-                if holder is not None and not holder.is_online:
-                    holder.note_gone(partition)
-            raise
-        if path is not None:
-            remove(path)
+                for partition in taken.failures:
+                    holder = self.directories.holder(partition)
+                    if holder is not None and not holder.is_online:
+                        holder.note_gone(partition)
+            for path in taken.paths.values():
+                remove(path)
+            failures.update(taken.failures)
+        return failures
 
     def delete_leftover(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Delete the directories of the partition that are of this topic, which is gone. The partition is not
         open. Directories of other topics stay. Raises DataDirectoryError."""
-        assert partition not in self._logs, f"{partition} is open"
-        for directory in self.found.of_topic(partition, topic_id):
-            if self.directories.holders(partition) == [directory]:
-                self._delete(partition, self._away.remove_unread)
+        _raise_first(self._delete_leftovers([partition], topic_id))
+
+    def _delete_leftovers(
+        self, partitions: Iterable[TopicPartition], topic_id: UUID
+    ) -> dict[TopicPartition, DataDirectoryError]:
+        sole = list[TopicPartition]()
+        failures: dict[TopicPartition, DataDirectoryError] = {}
+        for partition in partitions:
+            assert partition not in self._logs, f"{partition} is open"
+            found = self.found.of_topic(partition, topic_id)
+            if found and self.directories.holders(partition) == found:
+                sole.append(partition)
                 continue
-            with self._guard:
-                path = self._away.put_away(directory, partition, DELETE_REASON)
-            if path is not None:
-                self._away.remove_unread(path)
+            try:
+                for directory in found:
+                    with self._guard:
+                        path = self._away.put_away(directory, partition, DELETE_REASON)
+                    if path is not None:
+                        self._away.remove_unread(path)
+            except DataDirectoryError as failure:
+                failures[partition] = failure
+        return failures | self._delete(sole, self._away.remove_unread)
 
     def forget_lost(self, partition: TopicPartition) -> bool:
         """Take a partition whose directory is gone out of the manifest. Its topic is deleted, and it is not
@@ -409,7 +450,9 @@ class LogManager:
         Returns the path, None if there was no directory. Raises DataDirectoryError.
         """
         assert reason not in ("", DELETE_REASON)
-        return self._take_out(partition, reason, flush=True)
+        taken = self._take_out([partition], reason, flush=True)
+        _raise_first(taken.failures)
+        return taken.paths.get(partition)
 
     def let_go(self, partition: TopicPartition) -> None:
         """Close the partition's log, if it is open, and leave its directory to the next process as it is."""
@@ -453,30 +496,64 @@ class LogManager:
         with disk_errors(log.local_log.directory):
             self.cleaner.lower(log.topic_partition, end_offset)
 
-    def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
+    def _take_out(self, partitions: Sequence[TopicPartition], reason: str, *, flush: bool) -> PutAwayOutcome:
+        """Close the logs of these partitions and put their directories away, together."""
+        failures: dict[TopicPartition, DataDirectoryError] = {}
         with self._guard:
-            self._require_not_left(partition)
-            assert partition not in self._loading, f"{partition} is being opened"
-        with self.cleaner.paused(partition):
-            self.moves.forget(partition)
-            log = self._logs.get(partition)
-            if log is not None:
-                # A log that cannot be closed is offline, or its disk hangs. Its files stay for an operator.
-                with suppress(DataDirectoryError):
-                    self.directories.disk_calls.run(log.local_log.log_dir, partial(log.close, flush=flush))
+            for partition in partitions:
+                assert partition not in self._loading, f"{partition} is being opened"
+                with _noting(failures, partition):
+                    self._require_not_left(partition)
+        taken = [partition for partition in partitions if partition not in failures]
+        with self.cleaner.paused(*taken):
+            for partition in taken:
+                self.moves.forget(partition)
+            self._close_each([log for one in taken if (log := self._logs.get(one)) is not None], flush=flush)
             with self._guard:
-                self._logs.pop(partition, None)
+                for partition in taken:
+                    self._logs.pop(partition, None)
             # A move may have been accepted since.
-            self.moves.forget(partition)
+            for partition in taken:
+                self.moves.forget(partition)
             # No thread waits for a disk with the guard in its hands.
-            self.directories.require_answers(partition)
+            failures |= self.directories.silences(taken)
             with self._guard:
-                directory = self.directories.holder(partition)
-                if directory is None:
-                    return None
-                moved_to = self._away.put_away(directory, partition, reason)
-                self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
-                return moved_to
+                outcome = self._put_away([one for one in taken if one not in failures], reason)
+                gone = [one for one in taken if one not in failures and one not in outcome.failures]
+                if gone:
+                    self._away.forgetting(gone, lambda: self.cleaner.forget(*gone))
+        return PutAwayOutcome(outcome.paths, {**failures, **outcome.failures})
+
+    def _close_each(self, logs: Iterable[UnifiedLog], *, flush: bool) -> None:
+        """Close logs. One that cannot be closed is offline, or its disk hangs. Its files stay for an
+        operator."""
+        by_directory: dict[str, list[UnifiedLog]] = {}
+        for log in logs:
+            by_directory.setdefault(log.local_log.log_dir, []).append(log)
+        for path, found in by_directory.items():
+            steps = WorkSteps()
+            close = partial(_close_all, found, steps, flush=flush)
+            with suppress(DataDirectoryError):
+                self.directories.disk_calls.run(path, close, lambda steps=steps: steps.count)
+
+    def _put_away(self, partitions: Iterable[TopicPartition], reason: str) -> PutAwayOutcome:
+        """Put the directories of partitions away, those of a log directory together. Holds the guard."""
+        by_directory: dict[LogDirectory, list[TopicPartition]] = {}
+        for partition in partitions:
+            holder = self.directories.holder(partition)
+            if holder is not None:
+                by_directory.setdefault(holder, []).append(partition)
+        paths: dict[TopicPartition, str] = {}
+        failures: dict[TopicPartition, DataDirectoryError] = {}
+        for directory, found in by_directory.items():
+            try:
+                outcome = self._away.put_away_all(directory, found, reason)
+            except DataDirectoryError as failure:
+                failures |= dict.fromkeys(found, failure)
+                continue
+            paths |= outcome.paths
+            failures |= outcome.failures
+        return PutAwayOutcome(paths, failures)
 
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log
@@ -588,6 +665,27 @@ class LogManager:
                 log.check()
         self._resources.files.check()
         self._resources.index_pages.check()
+
+
+def _raise_first(failures: Mapping[TopicPartition, DataDirectoryError]) -> None:
+    for failure in failures.values():
+        raise failure from failure.__cause__
+
+
+@contextmanager
+def _noting(failures: dict[TopicPartition, DataDirectoryError], partition: TopicPartition) -> Generator[None]:
+    """Note the partition's failure instead of raising it."""
+    try:
+        yield
+    except DataDirectoryError as failure:
+        failures[partition] = failure
+
+
+def _close_all(logs: Iterable[UnifiedLog], steps: WorkSteps, *, flush: bool) -> None:
+    for log in logs:
+        steps.note()
+        with suppress(DataDirectoryError):
+            log.close(flush=flush)
 
 
 class _Closing:

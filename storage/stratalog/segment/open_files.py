@@ -112,11 +112,15 @@ class OpenFiles:
         with self._opening_in(_log_directory(path)), self.guard:
             self._forget(path)
 
-    def forget_below(self, directory: str) -> None:
-        """Forget all files in a partition's directory."""
-        with self._opening_in(posixpath.dirname(directory)), self.guard:
-            for path in [path for path in self._files if path.startswith(directory + "/")]:
-                self._forget(path)
+    def forget_below(self, *directories: str) -> None:
+        """Forget all files in the directories of these partitions, which are in one log directory."""
+        log_directories = {posixpath.dirname(directory) for directory in directories}
+        assert len(log_directories) <= 1, "they are in one log directory"
+        wanted = frozenset(directories)
+        for log_directory in log_directories:
+            with self._opening_in(log_directory), self.guard:
+                for path in [path for path in self._files if posixpath.dirname(path) in wanted]:
+                    self._forget(path)
 
     def close_in(self, log_directory: str) -> None:
         """Forget all files in a log directory."""

@@ -13,12 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from uuid import UUID
 
-from stratalog.base.errors import (
-    DataDirectoryError,
-    InvalidConfigError,
-    LogStoreError,
-    UnknownTopicOrPartitionError,
-)
+from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
@@ -38,9 +33,9 @@ SomePartition = HostedPartition | OfflinePartition
 
 
 class TopicHost:
-    """Opens, publishes and deletes the topics of one server. Not thread-safe: guarded by `TopicManager`'s
-    lock, except `is_in_store`, `is_as` and `config_overridden`, which only read. Methods may take disk and
-    network for long.
+    """Opens, publishes and deletes the topics of one server. Thread-safe for different topics, because it
+    keeps nothing: a topic has one caller at a time, the one that has its turn, see `TopicManager`.
+    `is_in_store`, `is_as` and `config_overridden` only read. Methods may take disk and network for long.
     """
 
     def __init__(
@@ -145,45 +140,43 @@ class TopicHost:
             TopicPartition(entry.name, number)
             for number in range(len(topic.all_partitions), entry.partition_count)
         )
-        for topic_partition in chain((one.topic_partition for one in topic.partitions), added):
-            path = self._logs.path_of(topic_partition)
-            try:
-                self._delete_log_of(topic_partition, topic.topic_id)
-            except LogStoreError as error:
-                logger.warning("%s of a deleted topic stays until the next start: %s", path, error)
-                left_over.append(path)
+        wanted = [*(one.topic_partition for one in topic.partitions), *added]
+        paths = {one: self._logs.path_of(one) for one in wanted}
+        for topic_partition, error in self._logs.delete_logs(wanted, topic.topic_id).items():
+            path = paths[topic_partition]
+            logger.warning("%s of a deleted topic stays until the next start: %s", path, error)
+            left_over.append(path)
         return tuple(left_over)
 
     def delete_new_logs(self, entry: TopicEntry) -> None:
         """Delete the logs of a topic that could not be created. A log that cannot be deleted stays until the
         next start.
         """
-        for number in range(entry.partition_count):
-            try:
-                self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
-            except LogStoreError as error:
-                logger.warning(
-                    "topic %s could not be created; the log of partition %d stays until the next start: %s",
-                    entry.name,
-                    number,
-                    error,
-                )
+        partitions = [TopicPartition(entry.name, number) for number in range(entry.partition_count)]
+        for topic_partition, error in self._logs.delete_logs(partitions, entry.topic_id).items():
+            logger.warning(
+                "topic %s could not be created; the log of partition %d stays until the next start: %s",
+                entry.name,
+                topic_partition.partition,
+                error,
+            )
 
     def delete_leftover_logs(self, state: CatalogState) -> None:
         """Delete local logs of topics that the catalog marks as deleted. Logs of topics that the catalog does
         not know stay.
         """
+        left: dict[UUID, dict[TopicPartition, None]] = {}
         for topic_partition, topic_id in self._logs.found.with_topics():
             entry = state.entries.get(topic_id)
             if entry is not None and entry.is_deleted:
-                try:
-                    self._logs.delete_leftover(topic_partition, entry.topic_id)
-                except DataDirectoryError as error:
-                    logger.warning(
-                        "the local log of the deleted partition %s could not be removed: %s",
-                        topic_partition,
-                        error,
-                    )
+                left.setdefault(topic_id, {})[topic_partition] = None
+        for topic_id, partitions in left.items():
+            for topic_partition, error in self._logs.delete_logs(partitions, topic_id).items():
+                logger.warning(
+                    "the local log of the deleted partition %s could not be removed: %s",
+                    topic_partition,
+                    error,
+                )
 
     def _wanted(
         self, entry: TopicEntry, config: LogConfig, first: int = 0, *, is_new: bool = False
@@ -242,16 +235,6 @@ class TopicHost:
             for number in range(entry.partition_count)
         )
         self.registry.publish(_hosted(entry, None, tuple(partitions)))
-
-    def _delete_log_of(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """Delete the log of this topic, open or not; the log of an older topic of its name stays."""
-        try:
-            log = self._logs.log(topic_partition)
-        except UnknownTopicOrPartitionError:
-            self._logs.delete_leftover(topic_partition, topic_id)
-            return
-        if log.topic_id == topic_id:
-            self._logs.delete_log(topic_partition)
 
 
 def _by_tip(opened: Iterable[SomePartition]) -> Mapping[TopicIdPartition, SomePartition]:

@@ -108,11 +108,12 @@ class DirectoryCheckpoints:
             # An earlier try may have failed to write it.
             self._spare.writing(lambda: self._recovery_points.save_for(partition))
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Remove the recovery point, so that no later partition of the name gets it. Durable when it returns.
-        Raises OSError; no other log may take the name before a later call has succeeded."""
+    def forget(self, *partitions: TopicPartition) -> None:
+        """Remove their recovery points, by one write, so that no later partition of the name gets one.
+        Durable when it returns. Raises OSError; no other log may take one of the names before a later call
+        has succeeded."""
         with self._lock:
-            self._forget(partition)
+            self._forget(*partitions)
 
     def forget_unlisted(self, partition: TopicPartition) -> None:
         """Remove the recovery point as `forget` does, unless the manifest lists the partition by now."""
@@ -120,6 +121,7 @@ class DirectoryCheckpoints:
             if self._manifest.entry(partition) is None:
                 self._forget(partition)
 
-    def _forget(self, partition: TopicPartition) -> None:
-        self._recovery_points.set(partition, None)
-        self._spare.writing(lambda: self._recovery_points.save_for(partition))
+    def _forget(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            self._recovery_points.set(partition, None)
+        self._spare.writing(lambda: self._recovery_points.save_for(*partitions))

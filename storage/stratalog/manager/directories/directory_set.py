@@ -17,9 +17,10 @@ from __future__ import annotations
 import logging
 import posixpath
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 
 from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls, Result
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
@@ -241,12 +242,32 @@ class DirectorySet:
         found = (directory.path for directory in self._directories if partition in directory.partitions)
         return next(found, None)
 
+    def silences(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, DataDirectoryError]:
+        """The errors of partitions that a directory lists which does not answer, as `require_answers` raises
+        them. Asks each directory once."""
+        found = {one: tuple(self.holders(one)) for one in partitions}
+        silent: dict[LogDirectory, DataDirectoryError] = {}
+        for directory in dict.fromkeys(chain.from_iterable(found.values())):
+            try:
+                self._require_answer(directory)
+            except DataDirectoryError as failure:
+                silent[directory] = failure
+        return {
+            partition: silent[directory]
+            for partition, holders in found.items()
+            for directory in reversed(holders)
+            if directory in silent
+        }
+
     def require_answers(self, partition: TopicPartition) -> None:
         """Raise DataDirectoryError if a directory that lists the partition does not answer: what an older
         topic has left there cannot be put away."""
         for directory in self.holders(partition):
-            if directory.is_online:
-                self.disk_calls.run(directory.path, partial(self.filesystem.exists, directory.path))
+            self._require_answer(directory)
+
+    def _require_answer(self, directory: LogDirectory) -> None:
+        if directory.is_online:
+            self.disk_calls.run(directory.path, partial(self.filesystem.exists, directory.path))
 
     def require_not_offline(self, partition: TopicPartition) -> None:
         """Raise DataDirectoryError if the partition is in a directory that is offline."""

@@ -294,10 +294,18 @@ class LockedDirectory:
     def rename(self, source: str, target: str) -> None:
         """Rename a directory in this one. Durable when it returns; may be repeated after a failure. Raises
         OSError."""
+        self.rename_unsynced(source, target)
+        self.sync()
+
+    def rename_unsynced(self, source: str, target: str) -> None:
+        """Rename a directory as `rename` does; durable after `sync`. Raises OSError."""
         if self._filesystem.exists(source):
             self._filesystem.rename(source, target)
             self.set_aside_count += self._is_set_aside(posixpath.basename(target))
             self.set_aside_count -= self._is_set_aside(posixpath.basename(source))
+
+    def sync(self) -> None:
+        """Make all renames durable. Raises OSError."""
         self._filesystem.sync_directory(self.path)
 
     def set_aside(self) -> list[str]:

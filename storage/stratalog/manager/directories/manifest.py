@@ -118,7 +118,7 @@ class Manifest(NamedTuple):
     """Whether the directory takes no new partitions; None: as the configuration of the start says."""
 
 
-def _sealed(manifest: Manifest, partition_lines: Iterable[str]) -> bytes:
+def _sealed(manifest: Manifest, partition_lines: Iterable[str], aside_lines: Iterable[str]) -> bytes:
     text = "\n".join(
         [
             _TITLE,
@@ -126,7 +126,7 @@ def _sealed(manifest: Manifest, partition_lines: Iterable[str]) -> bytes:
             *([] if manifest.cordoned is None else [f"cordoned {_YES_OR_NO[manifest.cordoned]}"]),
             *(f"sibling {_quoted(key)} {_quoted(path)}" for key, path in manifest.siblings.items()),
             *partition_lines,
-            *(_aside_line(name, entry) for name, entry in manifest.aside.items()),
+            *aside_lines,
             "",
         ]
     ).encode()
@@ -271,6 +271,7 @@ class ManifestFile:
         self._manifest = manifest
         # A line is formatted only when its entry changes: there may be many thousands.
         self._lines = {key: _partition_line(key, entry) for key, entry in manifest.partitions.items()}
+        self._aside_lines = {name: _aside_line(name, entry) for name, entry in manifest.aside.items()}
         # The file may have other contents than `now`: an update has failed after it began to rename, or an
         # entry was forgotten.
         self._is_outdated = False
@@ -310,19 +311,29 @@ class ManifestFile:
                 key: None if entry is None else _partition_line(key, entry)
                 for key, entry in (partitions or {}).items()
             }
-            self._write(changed, _changed(self._lines, changed_lines))
+            changed_aside_lines = {
+                name: None if entry is None else _aside_line(name, entry)
+                for name, entry in (aside or {}).items()
+            }
+            self._write(
+                changed,
+                _changed(self._lines, changed_lines),
+                _changed(self._aside_lines, changed_aside_lines),
+            )
 
     def set_cordoned(self, cordoned: bool | None) -> None:
         """Set that field; otherwise as `update`."""
         with self.lock:
-            self._write(self._manifest._replace(cordoned=cordoned), self._lines)
+            self._write(self._manifest._replace(cordoned=cordoned), self._lines, self._aside_lines)
 
-    def _write(self, changed: Manifest, lines: dict[TopicPartition, str]) -> None:
+    def _write(
+        self, changed: Manifest, lines: dict[TopicPartition, str], aside_lines: dict[str, str]
+    ) -> None:
         if changed != self._manifest or self._is_outdated:
-            data = _sealed(changed, lines.values())
+            data = _sealed(changed, lines.values(), aside_lines.values())
             replace_file(self._filesystem, self._path, data, before_rename=self._note_outdated)
             self._is_outdated = False
-        self._manifest, self._lines = changed, lines
+        self._manifest, self._lines, self._aside_lines = changed, lines, aside_lines
 
     def _note_outdated(self) -> None:
         self._is_outdated = True
@@ -352,6 +363,7 @@ class ManifestFile:
         with self.lock:
             if name in self._manifest.aside:
                 self._manifest = self._manifest._replace(aside=_changed(self._manifest.aside, {name: None}))
+                del self._aside_lines[name]
                 self._is_outdated = True
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.disk_calls import DiskCalls
@@ -22,7 +23,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
-from stratalog.log.disk_error import disk_errors
+from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.log.retention.late_removal import LateRemovals, Removal
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import DELETE_REASON
@@ -31,6 +32,39 @@ from stratalog.manager.directories.manifest import AsideEntry, PartitionEntry, P
 from stratalog.manager.directories.spare_space import SHORT_BYTES
 
 logger = logging.getLogger(__name__)
+
+
+class PutAwayOutcome(NamedTuple):
+    """The partitions that were to be put away together."""
+
+    paths: Mapping[TopicPartition, str]
+    """The new paths of those that have files."""
+    failures: Mapping[TopicPartition, DataDirectoryError]
+    """The errors of those that stay as they were."""
+
+
+class _Rename(NamedTuple):
+    """A partition's directory that gets another name."""
+
+    partition: TopicPartition
+    entry: PartitionEntry
+    """Its entry before that."""
+    source: str
+    target: str
+    aside: AsideEntry
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.target)
+
+
+def _failure_at(path: str, failure: OSError | DataDirectoryError) -> DataDirectoryError:
+    """The error of a partition at that path."""
+    if isinstance(failure, DataDirectoryError):
+        return failure
+    error = disk_error(failure, path)
+    error.__cause__ = failure
+    return error
 
 
 class PutAway:
@@ -43,10 +77,10 @@ class PutAway:
         ids: IdGenerator,
         directories: DirectorySet,
         delay_ms: Callable[[], int],
-        forget_files_below: Callable[[str], None],
+        forget_files_below: Callable[..., None],
     ) -> None:
         """`delay_ms` returns the delay before a deleted partition is removed. `forget_files_below` closes
-        open files below a path."""
+        open files below paths of partitions in one log directory."""
         self._removals = removals
         self._ids = ids
         self._directories = directories
@@ -67,53 +101,126 @@ class PutAway:
     def put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
         """Take the partition out of that directory; returns the new path of its files, None if it has none.
         Raises DataDirectoryError, with the partition as it was."""
-        path = directory.partition_path(partition)
-        # An open file would keep its space.
-        self._forget_files_below(path)
-        with disk_errors(path):
-            moved_to = self._put_aside(directory, partition, reason)
-        directory.note_gone(partition)
-        # A reader may have opened a file again after the log let go of it.
-        self._forget_files_below(path)
-        self.forgetting(partition, lambda: directory.checkpoints.forget(partition))
-        return moved_to
+        outcome = self.put_away_all(directory, [partition], reason)
+        for failure in outcome.failures.values():
+            raise failure from failure.__cause__
+        return outcome.paths.get(partition)
 
-    def _put_aside(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Put the directory of a partition aside. Raises OSError."""
-        manifest, entry = directory.manifest, directory.manifest.entry(partition)
-        source = directory.partition_path(partition)
-        if entry is None:
-            return None
-        if not self._filesystem.exists(source):
-            directory.spare.writing(lambda: manifest.update(partitions={partition: None}))
-            return None
-        target = directory.files.path_beside(partition, self._ids.uuid(), reason)
-        name = posixpath.basename(target)
-        aside = AsideEntry(
+    def put_away_all(
+        self, directory: LogDirectory, partitions: Collection[TopicPartition], reason: str
+    ) -> PutAwayOutcome:
+        """Take these partitions out of that directory, by one write of its manifest. Those that fail stay as
+        they were. Raises DataDirectoryError if the directory is offline."""
+        paths = {partition: directory.partition_path(partition) for partition in partitions}
+        # An open file would keep its space.
+        self._forget_files_below(*paths.values())
+        outcome = self._put_aside(directory, paths, reason)
+        gone = [partition for partition in partitions if partition not in outcome.failures]
+        for partition in gone:
+            directory.note_gone(partition)
+        # A reader may have opened a file again after the log let go of it.
+        self._forget_files_below(*paths.values())
+        if gone:
+            self.forgetting(gone, lambda: directory.checkpoints.forget(*gone))
+        return outcome
+
+    def _put_aside(
+        self, directory: LogDirectory, paths: Mapping[TopicPartition, str], reason: str
+    ) -> PutAwayOutcome:
+        """Put the directories of partitions, at these paths, aside. Raises DataDirectoryError if the log
+        directory is offline."""
+        manifest = directory.manifest
+        listed = {one: entry for one in paths if (entry := manifest.entry(one)) is not None}
+        refusals: dict[TopicPartition, OSError] = {}
+        renames: dict[TopicPartition, _Rename] = {}
+        for partition, entry in listed.items():
+            try:
+                if self._filesystem.exists(paths[partition]):
+                    renames[partition] = self._rename_of(directory, partition, entry, reason)
+            except OSError as refusal:
+                refusals[partition] = refusal
+        absent = [one for one in listed if one not in renames and one not in refusals]
+        try:
+            directory.spare.writing(
+                lambda: manifest.update(
+                    partitions=dict.fromkeys([*absent, *renames]),
+                    aside={one.name: one.aside for one in renames.values()},
+                )
+            )
+        except OSError as refusal:
+            refusals |= dict.fromkeys([*absent, *renames], refusal)
+        else:
+            refusals |= self._rename_all(directory, renames)
+        failures = dict[TopicPartition, DataDirectoryError]()
+        moved = {partition: rename.target for partition, rename in renames.items()}
+        for partition, refusal in refusals.items():
+            try:
+                if partition not in renames:
+                    raise refusal
+                if self._is_removed_instead(directory, renames[partition], reason, refusal):
+                    del moved[partition]
+            except (OSError, DataDirectoryError) as failure:
+                moved.pop(partition, None)
+                failures[partition] = _failure_at(paths[partition], failure)
+        return PutAwayOutcome(moved, failures)
+
+    def _rename_of(
+        self, directory: LogDirectory, partition: TopicPartition, entry: PartitionEntry, reason: str
+    ) -> _Rename:
+        """The rename that puts the partition aside."""
+        return _Rename(
             partition,
-            entry.topic_id,
-            entry.log_start_offset,
-            directory.checkpoints.recovery_point(partition),
-            entry.import_epoch,
+            entry,
+            directory.partition_path(partition),
+            directory.files.path_beside(partition, self._ids.uuid(), reason),
+            AsideEntry(
+                partition,
+                entry.topic_id,
+                entry.log_start_offset,
+                directory.checkpoints.recovery_point(partition),
+                entry.import_epoch,
+            ),
         )
 
-        def put_aside() -> None:
-            manifest.update(partitions={partition: None}, aside={name: aside})
-            directory.files.rename(source, target)
+    @staticmethod
+    def _rename_all(
+        directory: LogDirectory, renames: Mapping[TopicPartition, _Rename]
+    ) -> dict[TopicPartition, OSError]:
+        """Rename directories, and make that durable; returns the refusals of the disk. Raises
+        DataDirectoryError if the log directory is offline."""
+        spare, files = directory.spare, directory.files
+        refusals: dict[TopicPartition, OSError] = {}
+        for partition, one in renames.items():
+            try:
+                spare.writing(partial(files.rename_unsynced, one.source, one.target))
+            except OSError as refusal:
+                refusals[partition] = refusal
+        if renames:
+            try:
+                spare.writing(files.sync)
+            except OSError as refusal:
+                refusals = dict.fromkeys(renames, refusal) | refusals
+        return refusals
 
-        try:
-            directory.spare.writing(put_aside)
-        except OSError as failure:
-            is_full_deletion = reason == DELETE_REASON and failure.errno in NO_SPACE
-            if is_full_deletion and self._is_removed(directory, source):
-                manifest.update(partitions={partition: None}, aside={name: None})
-                return None
-            if self._filesystem.exists(source):
-                directory.spare.writing(
-                    lambda: manifest.update(partitions={partition: entry}, aside={name: None})
+    def _is_removed_instead(
+        self, directory: LogDirectory, rename: _Rename, reason: str, refusal: OSError
+    ) -> bool:
+        """Settle a rename that the disk has refused: remove a deleted partition that a full disk gives no
+        other name, or list the partition again and raise the refusal. Returns False if it has its other name
+        after all. Raises OSError, DataDirectoryError."""
+        is_full_deletion = reason == DELETE_REASON and refusal.errno in NO_SPACE
+        if is_full_deletion and self._is_removed(directory, rename.source):
+            directory.manifest.update(partitions={rename.partition: None}, aside={rename.name: None})
+            return True
+        if self._filesystem.exists(rename.source):
+            manifest = directory.manifest
+            directory.spare.writing(
+                lambda: manifest.update(
+                    partitions={rename.partition: rename.entry}, aside={rename.name: None}
                 )
-                raise
-        return target
+            )
+            raise refusal
+        return False
 
     def _is_removed(self, directory: LogDirectory, path: str) -> bool:
         """Remove a deleted partition that gets no other name; returns False if the disk refuses. After a
@@ -170,9 +277,11 @@ class PutAway:
             if entry is None or not is_copy(entry):
                 return
             self._forget_files_below(path)
-            moved_to = self._put_aside(target, partition, DELETE_REASON)
-        self.forgetting(partition, lambda: target.checkpoints.forget_unlisted(partition))
-        if moved_to is not None:
+            outcome = self._put_aside(target, {partition: path}, DELETE_REASON)
+        for failure in outcome.failures.values():
+            raise failure from failure.__cause__
+        self.forgetting([partition], lambda: target.checkpoints.forget_unlisted(partition))
+        for moved_to in outcome.paths.values():
             self._remove_now(moved_to)
 
     def withdraw_copy(
@@ -194,15 +303,17 @@ class PutAway:
         except DataDirectoryError:
             self._later(f"withdraw the move of {partition} to {target.path}", withdraw, 0, target)
 
-    def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
-        """Take the partition, which was put away, out of a checkpoint; log a refusal of the disk."""
+    def forgetting(self, partitions: Sequence[TopicPartition], forget: Callable[[], None]) -> None:
+        """Take the partitions, which were put away, out of a checkpoint; log a refusal of the disk."""
         try:
             forget()
         except (OSError, DataDirectoryError) as failure:
+            others = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
             logger.warning(
-                "a checkpoint still has an entry of %s, which was put away; no other partition gets the name"
-                " in that directory before it could be written: %s",
-                partition,
+                "a checkpoint still has an entry of %s%s, which was put away; no other partition gets the"
+                " name in that directory before it could be written: %s",
+                partitions[0],
+                others,
                 failure,
             )
 
