@@ -501,9 +501,9 @@ class LogManager:
         failures: dict[TopicPartition, DataDirectoryError] = {}
         with self._guard:
             for partition in partitions:
-                assert partition not in self._loading, f"{partition} is being opened"
                 with _noting(failures, partition):
                     self._require_not_left(partition)
+                    assert partition not in self._loading, f"{partition} is being opened"
         taken = [partition for partition in partitions if partition not in failures]
         with self.cleaner.paused(*taken):
             for partition in taken:

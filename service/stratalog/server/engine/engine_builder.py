@@ -363,6 +363,7 @@ class StorageEngineBuilder:
         space = _free_space(opened)
         opener = self._opener(opened, shards, self._hosting(host, catalog, tiers, space), opening)
         topics = TopicManager(
+            clock=self._clock,
             ids=self._ids,
             catalog=catalog,
             shards=shards,

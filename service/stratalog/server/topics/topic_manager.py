@@ -12,17 +12,24 @@ configuration deletes anything. It applies the server's configuration, withdraws
 marks as deleted, opens those that are not hosted, and applies changed configurations and defaults. It keeps a
 topic that the catalog does not know: absent is not deleted. An owner that was replaced changes nothing,
 because every change of the catalog first reads the heads.
+
+One change of a topic runs at a time, from the look at its entry to its last log: `TopicTurns`. Changes of
+other topics go on beside it, so a topic of thousands of partitions keeps none of them waiting. The catalog
+orders them: it is thread-safe, and a commit judges names and bounds by the state that it is added to. In its
+turn a change reads the newest state, which has every earlier change of that topic.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     InvalidConfigError,
     LogStoreError,
@@ -48,9 +55,12 @@ from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.partitions.unknown_topic import unknown_topic
 from stratalog.server.topics.topic_host import TopicHost
+from stratalog.server.topics.topic_turns import TopicTurns
 
 logger = logging.getLogger(__name__)
 
+SLOW_CHANGE_S = 5.0
+"""A change of a topic that takes longer is logged."""
 _RAISE_BOUNDS = "raise max-topic-count or max-total-partition-count of the server"
 
 
@@ -62,12 +72,13 @@ class FollowedCatalog(NamedTuple):
 
 
 class TopicManager:
-    """Creates, alters and deletes topics. Thread-safe: `_lock` lets one change of topics run at a time. Every
-    method may take disk and network for long.
+    """Creates, alters and deletes topics. Thread-safe: `_turns` lets one change of a topic run at a time, and
+    `_dropping` one pass over the data of deleted topics. Every method may take disk and network for long.
     """
 
     def __init__(
         self,
+        clock: Clock,
         ids: IdGenerator,
         catalog: Catalog,
         shards: ShardSet,
@@ -75,6 +86,7 @@ class TopicManager:
         settings: ServerSettings,
         runtime: RuntimeConfig,
     ) -> None:
+        self._clock = clock
         self._runtime = runtime
         self._ids = ids
         self._catalog = catalog
@@ -82,11 +94,16 @@ class TopicManager:
         self._host = host
         self._registry = host.registry
         self._settings = settings
-        self._lock = threading.Lock()
+        self._turns = TopicTurns()
+        self._dropping = threading.Lock()
+        # Topics whose change ends with a look at the catalog, so that others need not wait for it; each with
+        # whether it is new.
+        self._looking_last: dict[str, bool] = {}
         self.max_partition_count: int = settings.max_partition_count
         """Most partitions of one topic, and of one request."""
         self._bounds = CatalogBounds(settings.max_topic_count, settings.max_total_partition_count)
-        # Entries that could not be followed. Each is logged once and tried again with every look.
+        # Entries that could not be followed. Each is logged once and tried again with every look. An entry is
+        # changed in the turn of its topic.
         self._refused: dict[UUID, TopicEntry] = {}
 
     def open_all(self) -> None:
@@ -95,10 +112,9 @@ class TopicManager:
         this version refuses stays offline until it has another one. Raises DataDirectoryError if the disk
         refuses all of them.
         """
-        with self._lock:
-            self._host.delete_leftover_logs(self._catalog.state())
-            self._host.open_all(self._catalog.topics().values())
-            self._drop_leftovers()
+        self._host.delete_leftover_logs(self._catalog.state())
+        self._host.open_all(self._catalog.topics().values())
+        self.drop_leftovers()
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
         """Create a topic; 0 partitions means the default. Raises TopicAlreadyExistsError, LimitExceededError,
@@ -108,19 +124,18 @@ class TopicManager:
         require_topic_name(name, ())
         require_partition_count(partition_count, at_most=self.max_partition_count)
         self._acceptable(config)
-        with self._lock:
+        with self._changing(name, "creation"):
             self._shards.confirm_owned()
             if self._registry.find(name) is not None:
                 # Another server may have deleted it.
-                self._follow(self._catalog.refresh())
+                self._catalog.refresh()
+                if self._withdraw_deleted(name):
+                    self._try_drop_leftovers()
             if self._registry.find(name) is not None:
                 raise TopicAlreadyExistsError("this topic exists already, choose another name", topic=name)
-            entry = self._create(name, partition_count, config)
-            try:
-                return self._host.publish(entry, is_new=True)
-            except Exception:
-                self._undo(entry)
-                raise
+            with self._following(name, is_new=True):
+                self._open_new(self._create(name, partition_count, config))
+            return self._registry.topic(name)
 
     def delete(self, name: str, topic_id: str = "") -> tuple[str, ...]:
         """Delete a topic with all its records. `topic_id` is the topic's id, or empty. Returns the local
@@ -132,13 +147,13 @@ class TopicManager:
         After StoreUnavailableError the topic may still exist: `follow_catalog` finds out, and deleting it
         again is safe.
         """
-        with self._lock:
+        with self._changing(name, "deletion"):
             topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
             self._catalog.delete(topic.topic_id)
-            left_over = self._host.withdraw(topic, self._catalog.state().entries[topic.topic_id])
-            self._try_drop_leftovers()
-            return left_over
+            left_over = self._withdraw(topic, self._catalog.state())
+        self._try_drop_leftovers()
+        return left_over
 
     def alter(
         self,
@@ -155,17 +170,18 @@ class TopicManager:
         StoreError: after StoreUnavailableError the topic may have changed or not, and asking again is safe.
         DataDirectoryError if a log cannot take the configuration yet; every look at the catalog tries again.
         """
-        with self._lock:
+        with self._changing(name, "alteration"):
             topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
             former = self._require_live(topic)
             self._altered(former, former.config, changes)
             if validate_only:
                 return topic
-            entry = self._catalog.alter_config(
-                topic.topic_id, lambda overrides: self._altered(former, overrides, changes)
-            )
-            self._apply(topic, entry)
+            with self._following(name):
+                entry = self._catalog.alter_config(
+                    topic.topic_id, lambda overrides: self._altered(former, overrides, changes)
+                )
+                self._apply(topic, entry)
             return self._registry.topic(name)
 
     def add_partitions(self, name: str, topic_id: str, partition_count: int) -> HostedTopic:
@@ -177,7 +193,7 @@ class TopicManager:
         the partitions may be added or not, and asking again is safe. DataDirectoryError if a log cannot be
         created: the catalog has the partitions then, and every look at it tries again to open them.
         """
-        with self._lock:
+        with self._changing(name, "addition of partitions"):
             topic = self._registry.topic(name, topic_id)
             self._shards.confirm_owned()
             present_count = self._require_live(topic).partition_count
@@ -193,45 +209,38 @@ class TopicManager:
                 added_count = 0 if known is None else partition_count - known.partition_count
                 self._bounds.require_room(state, added_count, 0, remedy=_RAISE_BOUNDS)
 
-            entry = self._catalog.alter(topic.topic_id, partition_count=partition_count, require=require)
-            self._apply(topic, entry)
+            with self._following(name):
+                entry = self._catalog.alter(topic.topic_id, partition_count=partition_count, require=require)
+                self._apply(topic, entry)
             return self._registry.topic(name)
 
     def apply_defaults(self) -> None:
         """Apply the server's changed defaults to all logs. A topic that refuses them is logged, and tried
         again with every look at the catalog.
         """
-        with self._lock:
-            if not self._shards.is_replaced:
-                self._follow(self._catalog.state())
+        self._follow(must_wait=lambda name: name not in self._looking_last)
 
     def follow_catalog(self) -> FollowedCatalog:
         """Read the catalog and make the server's configuration and the hosted topics follow it. Raises
         StoreError.
 
-        A topic that cannot be closed, opened or altered is logged and does not stop the others. While another
-        thread alters topics or the configuration this does nothing, so that looks at the heads never wait;
-        call it again later. The result has only topics whose logs have the configuration that was read.
+        A topic that cannot be closed, opened or altered is logged and does not stop the others. One that
+        another thread changes is left out, so that looks at the heads never wait; call it again later. The
+        result has only topics whose logs have the configuration that was read.
         """
-        state = self._catalog.refresh()
+        self._catalog.refresh()
         self._runtime.follow()
-        if self._lock.acquire(blocking=False):
-            try:
-                # Another thread may have read and followed a newer state.
-                state = self._catalog.state()
-                if not self._shards.is_replaced:
-                    self._follow(state)
-            finally:
-                self._lock.release()
-        return self._followed(state)
+        self._follow(must_wait=lambda _: False)
+        return self.followed_last()
 
     def learn(self) -> None:
-        """Read the catalog, and make the hosted topics follow it, after a change that another thread makes.
-        Raises StoreError."""
+        """Read the catalog, and make the hosted topics follow it. A topic that another server has created is
+        hosted then, also if another thread opens it. One that this server creates may not be there before its
+        creation is answered. Raises StoreError."""
         self._catalog.refresh()
-        with self._lock:
-            if not self._shards.is_replaced:
-                self._follow(self._catalog.state())
+        self._follow(
+            must_wait=lambda name: self._registry.find(name) is None and not self._looking_last.get(name)
+        )
 
     def may_be_behind(self, names: Iterable[str]) -> bool:
         """Whether another server of the store, or a job of Spark, may have created one of these topics since
@@ -249,7 +258,7 @@ class TopicManager:
     def drop_leftovers(self) -> int:
         """Drop the data of deleted topics from their shards; returns how many topics a shard had. Raises
         StoreError."""
-        with self._lock:
+        with self._dropping:
             return self._drop_leftovers()
 
     def claim_of(self, partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim:
@@ -277,27 +286,97 @@ class TopicManager:
             raise
         self._refused.pop(entry.topic_id, None)
 
-    def _follow(self, state: CatalogState) -> None:
-        gone = [topic for topic in self._registry.topics() if _is_deleted(topic, state)]
-        for topic in gone:
-            logger.warning("withdrawing topic %s, which another server deleted", topic.name)
-            self._host.withdraw(topic, state.entries[topic.topic_id])
-        if gone:
-            self._try_drop_leftovers()
-        refused: dict[UUID, TopicEntry] = {}
-        for entry in state.topics().values():
+    @contextmanager
+    def _changing(self, name: str, change: str) -> Generator[None]:
+        """Have the topic's turn for a change, and log one that takes long."""
+        with self._turns.of(name):
+            began_s = self._clock.monotonic_s()
             try:
-                self._follow_entry(entry)
-            except LogStoreError as error:
-                refused[entry.topic_id] = entry
-                is_news = self._refused.get(entry.topic_id) != entry
-                logger.log(
-                    logging.WARNING if is_news else logging.DEBUG,
-                    "topic %s cannot follow the catalog, trying again: %s",
-                    entry.name,
-                    error,
-                )
-        self._refused = refused
+                yield
+            finally:
+                took_s = self._clock.monotonic_s() - began_s
+                if took_s >= SLOW_CHANGE_S:
+                    logger.info("the %s of topic %s took %.0f s", change, name, took_s)
+
+    @contextmanager
+    def _following(self, name: str, *, is_new: bool = False) -> Generator[None]:
+        """Make a change after which the topic follows the newest catalog and defaults, in its turn. So those
+        that alter these need not wait for it, however long it takes."""
+        self._looking_last[name] = is_new
+        try:
+            yield
+        finally:
+            # From here on they wait for the turn. What they have altered before is found now.
+            del self._looking_last[name]
+        self._follow_name(name)
+
+    def _follow(self, must_wait: Callable[[str], bool]) -> None:
+        """Make the hosted topics follow the newest catalog that was read. `must_wait` returns whether a topic
+        that another thread changes is waited for."""
+        if self._shards.is_replaced:
+            return
+        state, has_withdrawn = self._catalog.state(), False
+        for topic in self._registry.topics():
+            if not _is_deleted(topic, state):
+                continue
+            with self._turns.of(topic.name, waits=must_wait(topic.name)) as has_turn:
+                if has_turn and self._withdraw_deleted(topic.name):
+                    has_withdrawn = True
+        if has_withdrawn:
+            self._try_drop_leftovers()
+        for entry in state.topics().values():
+            if not self._is_behind(entry):
+                continue
+            with self._turns.of(entry.name, waits=must_wait(entry.name)) as has_turn:
+                if has_turn:
+                    self._follow_name(entry.name)
+
+    def _withdraw_deleted(self, name: str) -> bool:
+        """Withdraw the topic if the catalog marks it as deleted; returns whether it was. In its turn."""
+        topic, state = self._registry.find(name), self._catalog.state()
+        if topic is None or not _is_deleted(topic, state):
+            return False
+        logger.warning("withdrawing topic %s, which another server deleted", name)
+        self._withdraw(topic, state)
+        return True
+
+    def _withdraw(self, topic: HostedTopic, state: CatalogState) -> tuple[str, ...]:
+        self._refused.pop(topic.topic_id, None)
+        return self._host.withdraw(topic, state.entries[topic.topic_id])
+
+    def _is_behind(self, entry: TopicEntry) -> bool:
+        """Whether the hosted topic has to follow its catalog entry."""
+        hosted = self._registry.find(entry.name)
+        if hosted is None:
+            return True
+        # If an alteration failed half-way, some logs have it and the published topic does not show it.
+        is_behind = entry.topic_id in self._refused
+        return hosted.topic_id == entry.topic_id and (is_behind or not self._is_as(hosted, entry))
+
+    def _is_as(self, hosted: HostedTopic, entry: TopicEntry) -> bool:
+        try:
+            return self._host.is_as(hosted, entry)
+        except InvalidConfigError:
+            return False
+
+    def _follow_name(self, name: str) -> None:
+        """Bring the topic to the newest state of its catalog entry. In its turn."""
+        entry = self._catalog.topics().get(name)
+        if entry is None or not self._is_behind(entry):
+            return
+        try:
+            self._follow_entry(entry)
+        except LogStoreError as error:
+            is_news = self._refused.get(entry.topic_id) != entry
+            self._refused[entry.topic_id] = entry
+            logger.log(
+                logging.WARNING if is_news else logging.DEBUG,
+                "topic %s cannot follow the catalog, trying again: %s",
+                name,
+                error,
+            )
+        else:
+            self._refused.pop(entry.topic_id, None)
 
     def _follow_entry(self, entry: TopicEntry) -> None:
         """Bring the hosted topic to the state of its catalog entry. Raises LogStoreError."""
@@ -305,10 +384,7 @@ class TopicManager:
         if hosted is None:
             self._host.follow(entry)
             logger.info("opened topic %s, which another server created", entry.name)
-        elif hosted.topic_id == entry.topic_id and (
-            # If an alteration failed half-way, some logs have it and the published topic does not show it.
-            entry.topic_id in self._refused or not self._host.is_as(hosted, entry)
-        ):
+        else:
             self._host.alter(hosted, entry)
             _tell_altered(hosted, entry)
 
@@ -327,7 +403,7 @@ class TopicManager:
 
     def _try_drop_leftovers(self) -> None:
         try:
-            self._drop_leftovers()
+            self.drop_leftovers()
         except StoreUnavailableError as error:
             logger.warning("a later pass drops the slices of deleted topics: %s", error)
 
@@ -345,6 +421,14 @@ class TopicManager:
             return create()
         except StoreUnavailableError:
             return create()
+
+    def _open_new(self, entry: TopicEntry) -> None:
+        """Open and publish a topic that was created now, or take it back."""
+        try:
+            self._host.publish(entry, is_new=True)
+        except Exception:
+            self._undo(entry)
+            raise
 
     def _undo(self, entry: TopicEntry) -> None:
         """Take back a topic whose logs could not be made. The next start finishes what fails here."""

@@ -142,6 +142,8 @@ class WantedPartition(NamedTuple):
     """The partition has never had a log."""
 
 
+OPENED_TOGETHER = 32
+"""Partitions of one topic that wait for threads at a time, once the server has started."""
 LOOK_COUNT = 6
 """A disk is given up after so many looks in a row without an answer."""
 _UNPLACED = "unplaced"
@@ -196,7 +198,11 @@ class PartitionOpener:
         needs, and logs its progress. Raises DataDirectoryError with the path; further failures are logged.
         """
         self._create([one for one in wanted if self._log_of(one) is None])
-        return self._open_beside_each_other(wanted, self._open)
+        opened: list[HostedPartition] = []
+        for first in range(0, len(wanted), OPENED_TOGETHER):
+            # The threads take turns: a large topic does not keep the others from them.
+            opened += self._open_beside_each_other(wanted[first : first + OPENED_TOGETHER], self._open)
+        return opened
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
         """Open all of them like `open`, but return a partition that cannot be opened as offline. Where there
