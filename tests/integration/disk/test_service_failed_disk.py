@@ -6,8 +6,9 @@ import asyncio
 import errno
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -190,11 +191,13 @@ async def test_a_log_that_stayed_open_does_not_keep_its_name(
         await bench.append("t", [b"old"])
         logs = bench.server.engine.local.logs
 
-        def refuse(partition: TopicPartition) -> None:
-            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
+        def refuse(
+            partitions: Iterable[TopicPartition], _topic_id: UUID
+        ) -> dict[TopicPartition, DataDirectoryError]:
+            return {one: DataDirectoryError("the disk refuses", path=logs.path_of(one)) for one in partitions}
 
         with monkeypatch.context() as patch:
-            patch.setattr(logs, "delete_log", refuse)
+            patch.setattr(logs, "delete_logs", refuse)
             left_over = await bench.client.admin.delete_topic("t")
         assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
         await bench.client.admin.create_topic("t", 2, LOCAL)
