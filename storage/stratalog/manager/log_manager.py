@@ -531,10 +531,13 @@ class LogManager:
         for log in logs:
             by_directory.setdefault(log.local_log.log_dir, []).append(log)
         for path, found in by_directory.items():
-            steps = WorkSteps()
-            close = partial(_close_all, found, steps, flush=flush)
             with suppress(DataDirectoryError):
-                self.directories.disk_calls.run(path, close, lambda steps=steps: steps.count)
+                self._close_all_in(path, found, flush=flush)
+
+    def _close_all_in(self, path: str, logs: Sequence[UnifiedLog], *, flush: bool) -> None:
+        steps = WorkSteps()
+        close = partial(_close_all, logs, steps, flush=flush)
+        self.directories.disk_calls.run(path, close, lambda: steps.count)
 
     def _put_away(self, partitions: Iterable[TopicPartition], reason: str) -> PutAwayOutcome:
         """Put the directories of partitions away, those of a log directory together. Holds the guard."""

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 _BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _END = dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
 
-_Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey | rsa.RSAPrivateKey
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey | rsa.RSAPrivateKey
 
 
 class CertificateFiles(NamedTuple):
@@ -51,7 +51,7 @@ class Authority:
         file_name: str = "",
         begin: dt.datetime = _BEGIN,
         end: dt.datetime = _END,
-        key: _Key | None = None,
+        key: Key | None = None,
     ) -> CertificateFiles:
         """A certificate for these names: addresses, URIs or names of hosts."""
         key = key or ec.generate_private_key(ec.SECP256R1())
@@ -68,7 +68,7 @@ class Authority:
     def _signed(
         self,
         common_name: str,
-        key: _Key,
+        key: Key,
         names: tuple[str, ...],
         begin: dt.datetime,
         end: dt.datetime,

@@ -67,7 +67,12 @@ def test_the_oldest_turn_of_a_log_directory_may_be_one_with_long_validation() ->
 
     def begin(threads: TurnThreads) -> None:
         begun = threading.Event()
-        threads.submit(lambda: begun.set() or may_end.wait(30))
+
+        def turn() -> None:
+            begun.set()
+            may_end.wait(30)
+
+        threads.submit(turn)
         assert begun.wait(30)
 
     try:

@@ -198,6 +198,7 @@ class StoreCompaction:
         from stratalog.server.operations.operation import OperationKind, OperationView
         from stratalog.server.operations.operation_results import CompactionResult
         from stratalog.server.partitions.scratch_space import scratch_error
+        from stratalog.server.rpc.access.shown_topics import is_anything_shown
         from stratalog.server.rpc.admin.operation_convert import view_message
 
         failures = self._compactors.open_all()
@@ -212,7 +213,9 @@ class StoreCompaction:
         with progress_bar() as show, stopped_by_signals(self._stop):
 
             def show_progress(progress: CompactionProgress, _: object) -> None:
-                message = view_message(view._replace(progress=operation_progress(progress)))
+                message = view_message(
+                    view._replace(progress=operation_progress(progress)), is_anything_shown
+                )
                 show(value_of(values.Operation, message))
                 if self._state is not None:
                     self._state.show(message, self._names())
@@ -234,7 +237,9 @@ class StoreCompaction:
         self._show_failures(failures)
         if len(failures) == self._shard_count:
             raise _first(failures)
-        message = view_message(view._replace(result=CompactionResult(tuple(shown.reports))))
+        message = view_message(
+            view._replace(result=CompactionResult(tuple(shown.reports))), is_anything_shown
+        )
         result = value_of(values.Operation, message).result
         assert isinstance(result, values.CompactionResult)
         outcome = compaction_outcome(shown.reports, ())._replace(failed_shards=failures)
@@ -281,6 +286,7 @@ class StoreCompaction:
         from stratalog.client.values.conversion import value_of
         from stratalog.compaction.plan.job_cost import cost_of
         from stratalog.server.background.tier_compaction import AskedTopic, planned_compaction
+        from stratalog.server.rpc.access.shown_topics import is_anything_shown
         from stratalog.server.rpc.admin.tier_convert import (
             idle_topic_message,
             planned_job_message,
@@ -306,7 +312,9 @@ class StoreCompaction:
         settings = next(iter(self._compactors.opened.values())).settings
         planned = planned_compaction(plans, asked, settings)
         message = tier_pb2.PlanCompactionResponse(
-            jobs=[planned_job_message(job, cost_of(job, settings)) for job in planned.jobs],
+            jobs=[
+                planned_job_message(job, cost_of(job, settings), is_anything_shown) for job in planned.jobs
+            ],
             prices=prices_message(settings),
             idle_topics=map(idle_topic_message, planned.idle_topics),
         )

@@ -153,11 +153,11 @@ class PutAway:
             refusals |= self._rename_all(directory, renames)
         failures = dict[TopicPartition, DataDirectoryError]()
         moved = {partition: rename.target for partition, rename in renames.items()}
-        for partition, refusal in refusals.items():
+        for partition, refused in refusals.items():
             try:
                 if partition not in renames:
-                    raise refusal
-                if self._is_removed_instead(directory, renames[partition], reason, refusal):
+                    raise refused
+                if self._is_removed_instead(directory, renames[partition], reason, refused):
                     del moved[partition]
             except (OSError, DataDirectoryError) as failure:
                 moved.pop(partition, None)

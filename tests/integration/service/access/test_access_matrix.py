@@ -363,8 +363,8 @@ async def test_no_answer_names_topics_of_others_in_the_same_objects(
         seen_by_all = ""
         for operation_id in started:
             await admin.operations.wait(operation_id)
-            for method in ("GetOperation", "WatchOperation", "CancelOperation"):
-                name = f"/stratalog.v1.OperationService/{method}"
+            for call in ("GetOperation", "WatchOperation", "CancelOperation"):
+                name = f"/stratalog.v1.OperationService/{call}"
                 asked = GetMessageClass(METHODS[name].input_type)(operation_id=operation_id)
                 response, text = await ask(name, asked)
                 assert not any(one in text for one in names), (name, text)

@@ -18,7 +18,7 @@ from stratalog.server.access.certificate_dates import CertificateDates, dates_of
 from stratalog.server.access.certificate_key import rare_key
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.testing.manual_clock import ManualClock
-from tests.support.access.certificates import Authority, CertificateFiles
+from tests.support.access.certificates import Authority, CertificateFiles, Key
 
 EARLY, LATE = dt.datetime(2031, 5, 4, 3, 2, 1, tzinfo=dt.UTC), dt.datetime(2093, 1, 1, tzinfo=dt.UTC)
 BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -144,7 +144,7 @@ def test_keys_that_clients_of_grpc_cannot_use_are_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path, "ca")
-    kinds = {
+    kinds: dict[str, list[Key]] = {
         "": [
             ec.generate_private_key(ec.SECP256R1()),
             ec.generate_private_key(ec.SECP384R1()),

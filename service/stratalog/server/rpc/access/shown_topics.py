@@ -32,6 +32,11 @@ _Handler = Callable[[Any, Context], Awaitable[Any]]
 _OF_TOPICS = (Scope.TOPICS, Scope.SOME_TOPIC)
 
 
+def is_anything_shown(_topic: object) -> bool:
+    """Shows every topic, by its name or by its id: to one who is at the store itself."""
+    return True
+
+
 def set_caller(principal: Principal | None) -> None:
     """Note the principal of the call that the current task handles; None for one who may see everything."""
     _caller.set(principal)
@@ -67,7 +72,7 @@ def shown_topics() -> IsShown:
     thread may call it then. Raises LookupError elsewhere, because the caller is not known there."""
     principal = _caller.get()
     if principal is None:
-        return lambda _topic: True
+        return is_anything_shown
     permissions = principal.permissions
     return lambda topic: permissions.allow(Operation.DESCRIBE, topic)
 
@@ -78,7 +83,7 @@ def shown_in_work() -> IsShown:
     hold several topics, so work on one touches others. Use it as that of `shown_topics`."""
     principal = _caller.get()
     if principal is None or Operation.DESCRIBE in principal.permissions.cluster:
-        return lambda _topic: True
+        return is_anything_shown
     return shown_topics()
 
 
