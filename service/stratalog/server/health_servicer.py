@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2
 
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
-from stratalog.server.rpc.call_guard import Context, guarded, send
+from stratalog.server.rpc.call_guard import Context, abort, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import Handlers, described_handlers, refusing_undecodable
 
@@ -57,7 +57,7 @@ class HealthServicer:
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
         if request.service not in self._names:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "the server has no service of this name")
+            await abort(context, grpc.StatusCode.NOT_FOUND, "the server has no service of this name")
         return self._health_of(request.service)
 
     @guarded

@@ -175,11 +175,17 @@ async def _while_connected(sending: Awaitable[None]) -> None:
 
 
 async def _abort(context: Context, status: Status) -> NoReturn:
-    """End the call with the status, and with its details in the trailing metadata. Ends the handler as `send`
-    does."""
+    """End the call with the status, and with its details in the trailing metadata."""
     rich = rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
+    await abort(context, rich.code, rich.details, tuple(rich.trailing_metadata or ()))
+
+
+async def abort(
+    context: Context, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]] = ()
+) -> NoReturn:
+    """End the call with these. Ends the handler as `send` does."""
     try:
-        await context.abort(rich.code, rich.details, tuple(rich.trailing_metadata or ()))
+        await context.abort(code, details, tuple(trailers))
     except grpc.aio.AbortError:
         raise
     except Exception as error:
