@@ -4,7 +4,7 @@ It stands before everything that may refuse a call, so that refusals count. It w
 an interceptor of grpc.aio would do for each call, and counts a message where gRPC encodes or decodes it.
 
 Streams count as one call, whose duration is that of the stream; their messages count one by one. The duration
-of a call with a single request begins once the request has come: a slow line is no slow server.
+of a call with a single request begins once the wait for the request is over: a slow line is no slow server.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ CANCELLED = CallEnd("CANCELLED")
 UNKNOWN = CallEnd("UNKNOWN")
 
 
-_request_s: ContextVar[float] = ContextVar("request")
-"""When the single request of the current task's call had come."""
+_waited_s: ContextVar[float] = ContextVar("waited")
+"""When the wait for the single request of the current task's call was over."""
 
 
-def note_request(now_s: float) -> None:
-    """Note that the single request of the call that the current task handles has come."""
-    _request_s.set(now_s)
+def note_wait(now_s: float) -> None:
+    """Note that the single request of the call that the current task handles has come, or will not come."""
+    _waited_s.set(now_s)
 
 
 class MethodName(NamedTuple):
@@ -105,7 +105,7 @@ class CallMeter:
                 end = CANCELLED
                 raise
             finally:
-                counts.add_end(end, now_s() - _request_s.get(begin_s))
+                counts.add_end(end, now_s() - _waited_s.get(begin_s))
 
         return handling
 

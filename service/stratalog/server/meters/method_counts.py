@@ -35,8 +35,8 @@ class MethodCounts:
         """Calls that have begun, those that were refused at once included."""
         self.open_count = 0
         self.durations = Histogram()
-        """Seconds from the begin of the handler, or from its single request, to its end, of calls that have
-        ended."""
+        """Seconds from the begin of the handler, or from the end of the wait for its single request, to its
+        end, of calls that have ended."""
         self.ends: dict[CallEnd, int] = {}
         """The calls that have ended, by how."""
         self.received_count = 0

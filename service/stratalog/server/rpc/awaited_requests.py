@@ -25,7 +25,7 @@ import grpc
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, StoppingError
-from stratalog.server.meters.call_meter import note_request
+from stratalog.server.meters.call_meter import note_wait
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import Handlers, begun_at_once, is_stream_of_requests, only_call
@@ -72,13 +72,14 @@ class AwaitedRequests:
                 request = await context.read()
         finally:
             self._waiting.discard(context)
+            # Also where none has come: a client that sends none is no slow server.
+            note_wait(self._now_s())
             if timer is not None:
                 timer.cancel()
         if request is grpc.aio.EOF:
             # So it is, too, where the call was cancelled: that comes with the end of its requests.
             await asyncio.sleep(0)
             raise InvalidRequestError("the call has ended without a message; send one request")
-        note_request(self._now_s())
         return request
 
     def reading(self, handlers: Handlers, patience_s: float | None = None) -> Handlers:

@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
-from stratalog.server.meters.call_meter import CallMeter, MethodName, note_request
+from stratalog.server.meters.call_meter import CallMeter, MethodName, note_wait
 from stratalog.server.meters.method_counts import CallEnd, MethodCounts
 from stratalog.server.rpc.status import status_of_error
 from stratalog.testing.manual_clock import ManualClock
@@ -143,7 +143,7 @@ async def test_the_duration_of_a_call_with_one_request_begins_with_that() -> Non
 
     async def slow_line(_requests: object, _context: object) -> None:
         bench.clock.advance(60_000)
-        note_request(bench.clock.monotonic_s())
+        note_wait(bench.clock.monotonic_s())
         bench.clock.advance(2_000)
 
     metered: Any = bench.meter.metered(f"/{SERVICE}/Single", make(slow_line))
