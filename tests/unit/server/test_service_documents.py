@@ -58,7 +58,7 @@ def test_the_tables_of_settings_are_those_of_the_server() -> None:
 
 
 FIXED = {
-    "health checks that are open, beside one of each connection": MAX_CHECK_CALL_COUNT,
+    "health checks that are open, beside eight of each connection": MAX_CHECK_CALL_COUNT,
     "milliseconds until the message of a call about the health has come": int(PATIENCE_S * 1000),
     "streams of one connection that watch the health": MAX_CONNECTION_WATCH_COUNT,
     "bytes of a message without records": MAX_DECODED_BYTES,

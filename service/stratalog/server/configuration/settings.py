@@ -28,8 +28,11 @@ DEFAULT_LISTEN = "127.0.0.1:9190"
 UNCOUNTED_CALL_COUNT = 200
 """Room for calls that are just being refused."""
 MAX_CHECK_CALL_COUNT = 1_000
-"""Health checks that may be open at once, beside one of each connection. They are open for an instant, unless
-their message does not come or their answer is not read."""
+"""Health checks that may be open at once, beside some of each connection. They are open for an instant,
+unless their message does not come or their answer is not read."""
+MAX_CONNECTION_CHECK_COUNT = 8
+"""Health checks that a connection may have open, however many the others have. A proxy in front of the server
+sends those of several probes over one connection, and they may come together."""
 MAX_CONNECTION_WATCH_COUNT = 4
 """Streams that watch the health, of one connection. A client of gRPC opens one for each service that it
 checks there, and mostly checks one."""
@@ -341,7 +344,7 @@ class ServerSettings:
         # Twice: single appends that wait for their commit count apart from the others.
         appends = 2 * self.max_append_call_count
         counted = appends + self.max_read_call_count + self.max_admin_call_count
-        checks = MAX_CHECK_CALL_COUNT + self.max_connection_count
+        checks = MAX_CHECK_CALL_COUNT + MAX_CONNECTION_CHECK_COUNT * self.max_connection_count
         return counted + checks + self.max_watch_call_count + UNCOUNTED_CALL_COUNT
 
     @property

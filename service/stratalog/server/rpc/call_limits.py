@@ -5,7 +5,7 @@ of their own a thousand of either would leave no call to the other side, and non
 
 Strangers may ask for the health. Streams that watch it are a kind of their own, and each connection may have
 some, however many the others have: a client of gRPC that checks the health of its connections opens one on
-each. Health checks are a kind of their own, too, and however many are open, a connection may have one.
+each. Health checks are a kind of their own, too, and however many are open, a connection may have some.
 
 One connection may have a part of the others at most, so that a client that opens calls without end keeps no
 other one out. The transport has a cap on streams of its own, which is higher: beyond it the client's
@@ -41,6 +41,7 @@ from stratalog.server.call_counts import (
 )
 from stratalog.server.configuration.settings import (
     MAX_CHECK_CALL_COUNT,
+    MAX_CONNECTION_CHECK_COUNT,
     MAX_CONNECTION_WATCH_COUNT,
     ServerSettings,
 )
@@ -148,13 +149,14 @@ class CallLimits:
         assert is_stream_of_requests(handler), "gRPC calls others once their message has come"
         call: _Handler = only_call(handler)
         counts, connections = self.counts[kind], self.connections(kind)
+        own_count = MAX_CONNECTION_CHECK_COUNT if kind is CallKind.CHECK else 0
 
         @functools.wraps(call)
         async def handling(requests: Any, context: Context) -> Any:
             if kind is CallKind.APPEND:
                 self.turns.expect_append()
             peer = context.peer()
-            if counts.is_full and not (kind is CallKind.CHECK and not connections.of(peer)):
+            if counts.is_full and connections.of(peer) >= own_count:
                 return await self.refuse(kind, context)
             if not connections.enter(peer):
                 return await self.refuse_on_connection(kind, context)

@@ -23,7 +23,9 @@ from stratalog.base.errors import (
 from stratalog.client.errors import error_of_call
 from stratalog.server import health_servicer
 from stratalog.server.call_counts import CallKind
+from stratalog.server.configuration.settings import MAX_CONNECTION_CHECK_COUNT
 from stratalog.server.rpc import call_limits
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import log_pb2
 from tests.support.access.certificates import CertificateFiles
 from tests.support.access.guarded_site import GuardedSite
@@ -68,6 +70,12 @@ async def until_open(bench: ServiceBench, kind: CallKind, count: int) -> None:
     await until(lambda: bench.server.calls[kind].open_count == count)
 
 
+async def metrics_text(bench: ServiceBench) -> str:
+    url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+    with await asyncio.to_thread(urlopen, url) as answer:
+        return cast(bytes, answer.read()).decode()
+
+
 @asynccontextmanager
 async def written(bench: ServiceBench, data: bytes) -> AsyncGenerator[None]:
     """A connection to which these bytes are written, and from which nothing is read."""
@@ -89,9 +97,7 @@ async def test_a_call_counts_in_its_kind_before_its_message_comes(tmp_path: Path
     ):
         calls = [begun(channel, PATHS[kind]) for _ in range(3)]
         await until_open(bench, kind, 3)
-        url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
-        with await asyncio.to_thread(urlopen, url) as answer:
-            text = answer.read().decode()
+        text = await metrics_text(bench)
         assert f'stratalog_server_open_calls{{kind="{kind.value}"}} 3.0' in text
         assert "stratalog_server_awaited_requests 3.0" in text
         for call in calls:
@@ -103,27 +109,28 @@ async def test_a_call_counts_in_its_kind_before_its_message_comes(tmp_path: Path
 async def test_health_checks_without_messages_keep_no_check_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_limits, "MAX_CHECK_CALL_COUNT", 3)
+    monkeypatch.setattr(call_limits, "MAX_CHECK_CALL_COUNT", 20)
     async with (
         service_bench(tmp_path) as bench,
         own_connection(bench.client.address) as ill,
     ):
-        calls = [begun(ill, CHECK) for _ in range(3)]
-        await until_open(bench, CallKind.CHECK, 3)
+        calls = [begun(ill, CHECK) for _ in range(20)]
+        await until_open(bench, CallKind.CHECK, 20)
         error = await refusal_of(begun(ill, CHECK))
         assert isinstance(error, OverloadedError)
-        assert error.fields == {"kind": "check", "limit": 3}
+        assert error.fields == {"kind": "check", "limit": 20}
         assert bench.server.calls[CallKind.CHECK].refused_count == 1
-        # Each other connection may have one, and no more while it has that.
+        # Each other connection may have some, as that of a proxy with checks of several probes.
         await require_health(bench.client.address)
-        await until_open(bench, CallKind.CHECK, 3)
+        await until_open(bench, CallKind.CHECK, 20)
         async with own_connection(bench.client.address) as other:
-            late = begun(other, CHECK)
-            await until_open(bench, CallKind.CHECK, 4)
-            assert (await refusal_of(begun(other, CHECK))).fields == {"kind": "check", "limit": 3}
-            await late.write(health_pb2.HealthCheckRequest().SerializeToString())
-            await late.done_writing()
-            assert await late.code() is grpc.StatusCode.OK
+            own = [begun(other, CHECK) for _ in range(MAX_CONNECTION_CHECK_COUNT)]
+            await until_open(bench, CallKind.CHECK, 20 + MAX_CONNECTION_CHECK_COUNT)
+            assert (await refusal_of(begun(other, CHECK))).fields == {"kind": "check", "limit": 20}
+            for late in own:
+                await late.write(health_pb2.HealthCheckRequest().SerializeToString())
+                await late.done_writing()
+                assert await late.code() is grpc.StatusCode.OK
         for call in calls:
             call.cancel()
         await until_open(bench, CallKind.CHECK, 0)
@@ -169,6 +176,23 @@ async def test_a_call_that_ends_without_a_message_is_refused(tmp_path: Path, pat
         await call.done_writing()
         assert isinstance(await refusal_of(call), InvalidRequestError)
         await require_health(bench.client.address)
+
+
+async def test_the_wait_for_a_message_that_never_comes_is_no_duration_of_the_server(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with (
+        service_bench(tmp_path, clock=clock, metrics_listen="127.0.0.1:0") as bench,
+        own_connection(bench.client.address) as channel,
+    ):
+        call = begun(channel, PATHS[CallKind.APPEND])
+        await until(lambda: bench.server.awaited_request_count == 1)
+        clock.advance(60_000)
+        call.cancel()
+        await until_open(bench, CallKind.APPEND, 0)
+        text = await metrics_text(bench)
+        labels = 'method="Append",service="LogService"'
+        assert f"stratalog_server_method_duration_secs_count{{{labels}}} 1.0" in text
+        assert f"stratalog_server_method_duration_secs_sum{{{labels}}} 0.0" in text
 
 
 async def test_a_stop_ends_calls_whose_message_has_not_come(tmp_path: Path) -> None:
