@@ -68,6 +68,8 @@ class Patience:
         self._start_s = 0.0
         """The start of the deadline, after a failure."""
         self._works_since_s: float | None = None
+        self._was_quota = False
+        """Whether a quota was the cause of the last failure."""
 
     def succeed(self) -> None:
         """Note a success: the next failure is the first one."""
@@ -94,15 +96,20 @@ class Patience:
     ) -> float | None:
         """Count a failure; returns the pause before the next attempt, as long as the cause asks for at least.
         None if that attempt would begin after the deadline. It runs from the first failure in a row or, with
-        `attempt_s`, from the begin of the attempt that failed so.
+        `attempt_s`, from the begin of the attempt that failed so. Behind a refusal of a quota another failure
+        is the first one: the server worked, and the pause may have been longer than the deadline.
         """
+        is_quota = is_of_quota(cause)
+        if self._was_quota and not is_quota:
+            self.succeed()
+        self._was_quota = is_quota
         since_s, self._works_since_s = self._works_since_s, None
         if since_s is not None and now_s - since_s > self._policy.max_pause_s:
             self.succeed()
         self._start_s = self.start_s(now_s if attempt_s is None else attempt_s)
         self.failure_count += 1
         pause_s = max(self._policy.pause_s(self.failure_count), cause.retry_delay_s)
-        least_s = self._policy.quota_deadline_s if is_of_quota(cause) else 0.0
+        least_s = self._policy.quota_deadline_s if is_quota else 0.0
         return pause_s if now_s + pause_s <= self.end_s(now_s, least_s) else None
 
     async def bear(

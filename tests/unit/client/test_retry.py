@@ -85,3 +85,10 @@ def test_a_quota_slows_down_who_has_the_patience_for_it() -> None:
     assert patience.next_pause_s(590.0, refusal_of_quota(20.0)) is None
     assert Patience(policy).next_pause_s(0.0, failure(3.0)) is None, "this is no quota"
     assert Patience(RetryPolicy(deadline_s=2.0)).next_pause_s(0.0, refusal_of_quota(3.0)) is None
+
+
+def test_a_failure_behind_a_refusal_of_a_quota_is_the_first_one() -> None:
+    patience = Patience(RetryPolicy(deadline_s=2.0, quota_deadline_s=600.0))
+    assert patience.next_pause_s(0.0, refusal_of_quota(3.0)) == 3.0
+    assert patience.next_pause_s(3.0, failure(0.0)) is not None, "the pause was longer than the deadline"
+    assert patience.next_pause_s(6.0, failure(0.0)) is None

@@ -201,6 +201,7 @@ class StoreCompaction:
         from stratalog.server.rpc.access.shown_topics import is_anything_shown
         from stratalog.server.rpc.admin.operation_convert import view_message
 
+        message_of = partial(view_message, is_shown=is_anything_shown)
         failures = self._compactors.open_all()
         self._take_resets()
         view = OperationView(
@@ -213,9 +214,7 @@ class StoreCompaction:
         with progress_bar() as show, stopped_by_signals(self._stop):
 
             def show_progress(progress: CompactionProgress, _: object) -> None:
-                message = view_message(
-                    view._replace(progress=operation_progress(progress)), is_anything_shown
-                )
+                message = message_of(view._replace(progress=operation_progress(progress)))
                 show(value_of(values.Operation, message))
                 if self._state is not None:
                     self._state.show(message, self._names())
@@ -227,19 +226,15 @@ class StoreCompaction:
                     compactor.run(topics or None, plan_again=PlanAgain(), on_progress=shown.show)
                 except StoppingError:
                     raise KeyboardInterrupt from None
-                except OSError as failure:
-                    failures[number] = scratch_error(failure)
-                except LogStoreError as failure:
-                    failures[number] = failure
+                except (OSError, LogStoreError) as failure:
+                    failures[number] = scratch_error(failure) if isinstance(failure, OSError) else failure
                 finally:
                     self._show_idle()
                 shown.end_shard()
         self._show_failures(failures)
         if len(failures) == self._shard_count:
             raise _first(failures)
-        message = view_message(
-            view._replace(result=CompactionResult(tuple(shown.reports))), is_anything_shown
-        )
+        message = message_of(view._replace(result=CompactionResult(tuple(shown.reports))))
         result = value_of(values.Operation, message).result
         assert isinstance(result, values.CompactionResult)
         outcome = compaction_outcome(shown.reports, ())._replace(failed_shards=failures)

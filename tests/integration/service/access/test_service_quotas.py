@@ -76,8 +76,8 @@ async def test_a_command_is_slowed_down_and_does_not_give_up(
 ) -> None:
     # Refusals come soon, and ask for more time than the command has for anything else.
     monkeypatch.setattr(quotas, "MAX_WAIT_S", 0.01)
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.0)
-    async with limited(tmp_path, "bytes_in_per_s = 2_000_000") as site:
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.2)
+    async with limited(tmp_path, "bytes_in_per_s = 1_000_000") as site:
         command = ["produce", "ours.t", "-", "--server", f"localhost:{site.server.port}"]
         token = tmp_path / "token"
         token.write_text(site.tokens["ours"])
