@@ -522,7 +522,11 @@ def test_only_a_copy_of_that_topic_is_discarded() -> None:
     manager = moving.manager
     moving.begin()
     source, target = (manager.directories.at(path) for path in (DATA_DIR, OTHER_DIR))
-    away = PutAway(manager.removals, SequentialIds(9), manager.directories, lambda: 0, lambda _: None)
+
+    def keep_files(*_paths: str) -> None:
+        pass
+
+    away = PutAway(manager.removals, SequentialIds(9), manager.directories, lambda: 0, keep_files)
     source.checkpoints.put_recovery_point(PARTITION, 3)
     away.discard_copy(source, PARTITION, TOPIC_ID)
     away.discard_copy(target, PARTITION, NEXT_TOPIC_ID)
