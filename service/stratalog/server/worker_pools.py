@@ -126,18 +126,19 @@ class WorkerPools:
         call."""
         # This is called for each append, and the threads of a directory never change.
         found = self._appending.get(directory)
-        return found or self._begin_turns("append", self._appending, directory)
+        return found or self._begin_turns("append", self._appending, directory, self._append_thread_count)
 
     def validate(self, directory: str) -> TurnThreads:
-        """The threads for appends to the logs of a log directory whose validation takes long; as many as the
-        others, closed ones after `close`. Any thread may call."""
-        return self._begin_turns("validate", self._validating, directory)
+        """The threads for appends to the logs of a log directory whose validation takes long; closed ones
+        after `close`. Any thread may call."""
+        return self._begin_turns("validate", self._validating, directory, COMPUTING_THREAD_COUNT)
 
-    def _begin_turns(self, purpose: str, pools: dict[str, TurnThreads], directory: str) -> TurnThreads:
+    def _begin_turns(
+        self, purpose: str, pools: dict[str, TurnThreads], directory: str, count: int
+    ) -> TurnThreads:
         with self._opening_lock:
             threads = pools.get(directory)
             if threads is None:
-                count = self._append_thread_count
                 threads = TurnThreads(count, f"stratalog-{purpose}-{len(pools)}", self._clock)
                 self._sized.append((purpose, threads, count))
                 pools[directory] = threads

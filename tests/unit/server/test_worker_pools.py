@@ -14,7 +14,13 @@ import pytest
 from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.turn_threads import TurnThreads
-from stratalog.server.worker_pools import PoolUse, WorkerPools, run_together, running_together
+from stratalog.server.worker_pools import (
+    COMPUTING_THREAD_COUNT,
+    PoolUse,
+    WorkerPools,
+    run_together,
+    running_together,
+)
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -147,7 +153,7 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
         assert pools.flush_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one waits"
         assert pools.append_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one is under way"
         assert pools.append("/b") is pools.append("/b")
-        assert pools.uses()["validate"].thread_count == 2, (
+        assert pools.uses()["validate"].thread_count == COMPUTING_THREAD_COUNT, (
             "those of the other directory begin at their first use"
         )
     finally:

@@ -195,9 +195,10 @@ class ServerSettings:
     """Producer ids that all partitions of the server together remember. Nearly there, idle ones of all
     partitions are forgotten as above; where there are none, a new one is refused."""
 
-    append_thread_count: int = 4
+    append_thread_count: int = 2
     """Threads that write the local logs of a log directory; one partition uses one at a time. They do not
-    wait for fsyncs. As many others begin where appends take long to decompress."""
+    wait for fsyncs, and appends that take long to decompress have others. More mostly wait for the
+    interpreter's lock: raise it where a disk takes long for a write, as one behind a network does."""
 
     read_thread_count: int = 4
     """Threads that read the local logs of a log directory."""

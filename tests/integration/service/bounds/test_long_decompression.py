@@ -22,7 +22,7 @@ from stratalog.record.record import Record
 from stratalog.server import app
 from stratalog.server.append.long_validation import LongValidations
 from stratalog.server.call_counts import CallKind
-from stratalog.server.worker_pools import PoolUse
+from stratalog.server.worker_pools import COMPUTING_THREAD_COUNT, PoolUse
 from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
@@ -30,7 +30,7 @@ from tests.support.service.service_bench import PATIENCE_S, ServiceBench, servic
 MIB = 1 << 20
 BATCH = encode_batch([Record(0, 1, b"k", bytes(6 * MIB))], codec=Codec.GZIP)
 BOMB = BATCH * 2
-THREAD_COUNT = 4
+THREAD_COUNT = COMPUTING_THREAD_COUNT
 
 
 @contextmanager
@@ -65,7 +65,7 @@ async def refusal_of(call: Coroutine[object, object, int]) -> LogStoreError:
 
 async def test_a_plain_append_is_answered_beside_four_that_decompress_for_long(tmp_path: Path) -> None:
     gate = Gate()
-    async with service_bench(tmp_path, append_thread_count=THREAD_COUNT) as bench:
+    async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("bombs", THREAD_COUNT + 1)
         await bench.client.admin.create_topic("t")
         with gated_decompression(gate) as names:
