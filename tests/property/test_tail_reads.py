@@ -47,7 +47,7 @@ class Twins:
             tuple(one.open_log(TopicPartition("t", number), UUID(int=number + 1), config) for one in managers)
             for number in range(2)
         ]
-        self.memory_read_count = self.cached_read_count = 0
+        self.memory_read_count = self.cached_read_count = self.full_read_count = 0
 
     def step(self) -> None:
         """Change both logs of a pair alike."""
@@ -114,6 +114,12 @@ class Twins:
         if recent is not None:
             assert_alike(recent, wanted, visible_end)
             self.memory_read_count += recent.size_bytes > 0
+            if recent.lacks_room:
+                left_bytes = max(0, max_bytes - recent.size_bytes)
+                behind = oracle.reader.read(recent.next_offset, left_bytes, isolation, min_one_message=False)
+                assert (behind.size_bytes, behind.next_offset) == (0, recent.next_offset)
+                assert recent.next_offset < visible_end
+                self.full_read_count += recent.size_bytes > 0
         self.compare_cached(oracle, wanted.next_offset, max_bytes, isolation, min_one)
         below = max(0, start_offset - 1)
         if below < start_offset:
@@ -156,6 +162,7 @@ def test_a_tail_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) ->
         twins.step()
     assert twins.memory_read_count > 5, "the tails were read"
     assert twins.cached_read_count > 0, "and the files where another read had ended"
+    assert twins.full_read_count > 0, "and some reads had no room for the next batch"
     for pair in twins.pairs:
         pair[0].close()
     assert twins.machines[0].manager.tail_bytes == 0

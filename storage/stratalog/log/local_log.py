@@ -322,9 +322,9 @@ class LocalLog:
         """
         log_end_offset = segments[-1].end_offset
         assert offset < end_offset <= log_end_offset
-        recent = self.tail.read(offset, max_bytes, end_offset, min_one=min_one)
+        recent = self.read_tail(offset, max_bytes, end_offset=end_offset, min_one=min_one)
         if recent is not None:
-            return FetchData(*recent)
+            return recent
         for segment in segments.since(offset):
             if segment.base_offset >= end_offset:
                 break
@@ -347,6 +347,13 @@ class LocalLog:
             return self._found(segment, offset, position, found_batches)
         # Compaction has left no batch here: the reader goes on behind the hole.
         return FetchData((), end_offset)
+
+    def read_tail(self, offset: int, max_bytes: int, *, end_offset: int, min_one: bool) -> FetchData | None:
+        """Like `read`, from memory alone; None if the tail does not have the batches."""
+        recent = self.tail.read(offset, max_bytes, end_offset, min_one=min_one)
+        if recent is None:
+            return None
+        return FetchData(recent.chunks, recent.next_offset, lacks_room=recent.lacks_room)
 
     def read_cached(
         self,

@@ -68,6 +68,9 @@ class TailRead(NamedTuple):
     chunks: tuple[Buffer, ...]
     """Whole batches; each is in one chunk or in two, see `FetchData`."""
     next_offset: int
+    lacks_room: bool = False
+    """The reader wants the batch behind the last one, too, and that was too large for the rest of the room.
+    False if that is not known."""
 
 
 _last_offset = attrgetter("last_offset")
@@ -146,6 +149,7 @@ class LogTail:
             blocks = self._since(offset)
         chunks: list[Buffer] = []
         next_offset = offset
+        lacks_room = False
         for block in blocks[:MAX_BLOCKS_PER_READ]:
             first = bisect_left(block.last_offsets, next_offset)
             begin = block.ends[first - 1] if first else 0
@@ -153,22 +157,24 @@ class LogTail:
             stop = min(visible, bisect_right(block.ends, begin + max_bytes))
             if stop <= first:
                 if chunks:
+                    lacks_room = first < visible
                     break
                 if first >= visible:
                     return None
                 if not min_one:
-                    return TailRead((), offset)
+                    return TailRead((), offset, lacks_room=True)
                 stop = first + 1
             end = block.ends[stop - 1]
             chunks += block.pieces(begin, end)
             max_bytes -= end - begin
             next_offset = block.last_offsets[stop - 1] + 1
             if stop < len(block.ends):
+                lacks_room = stop < visible
                 break
         else:
             if len(blocks) > MAX_BLOCKS_PER_READ or not chunks:
                 return None
-        return TailRead(tuple(chunks), next_offset)
+        return TailRead(tuple(chunks), next_offset, lacks_room)
 
     def batches_at(
         self, segment: LogSegment, offset: int, position: int, size: int

@@ -57,18 +57,23 @@ def test_a_read_ends_with_whole_batches_below_its_end() -> None:
     tail = LogTail(TailMemory(100_000))
     data = add(tail, 10, 100, 200, 300) + add(tail, 13, 400)
 
-    def read(offset: int, max_bytes: int, end_offset: int, *, min_one: bool = True) -> tuple[bytes, int]:
+    def read(
+        offset: int, max_bytes: int, end_offset: int, *, min_one: bool = True
+    ) -> tuple[bytes, int, bool]:
         found = tail.read(offset, max_bytes, end_offset, min_one=min_one)
         assert found is not None
-        return b"".join(found.chunks), found.next_offset
+        return b"".join(found.chunks), found.next_offset, found.lacks_room
 
-    assert read(10, 1_000, 14) == (data, 14)
-    assert read(11, 1_000, 14) == (data[100:], 14)
-    assert read(10, 999, 14) == (data[:600], 13)
-    assert read(10, 299, 14) == (data[:100], 11)
-    assert read(12, 299, 14) == (data[300:600], 13)
-    assert read(12, 299, 14, min_one=False) == (b"", 12)
-    assert read(10, 1_000, 12) == (data[:300], 12)
+    assert read(10, 1_000, 14) == (data, 14, False)
+    assert read(11, 1_000, 14) == (data[100:], 14, False)
+    assert read(10, 999, 14) == (data[:600], 13, True)
+    assert read(10, 999, 13) == (data[:600], 13, False)
+    assert read(10, 299, 14) == (data[:100], 11, True)
+    assert read(10, 299, 11) == (data[:100], 11, False)
+    assert read(12, 299, 14) == (data[300:600], 13, True)
+    assert read(13, 399, 14) == (data[600:], 14, False)
+    assert read(12, 299, 14, min_one=False) == (b"", 12, True)
+    assert read(10, 1_000, 12) == (data[:300], 12, False)
     assert tail.read(12, 1_000, 12, min_one=True) is None
     assert tail.read(14, 1_000, 14, min_one=True) is None
     assert tail.read(9, 1_000, 14, min_one=True) is None

@@ -94,8 +94,7 @@ class LogReader:
         if bounds is None:
             return None
         _, end_offset = bounds
-        recent = self._local.tail.read(offset, max_bytes, end_offset, min_one=min_one_message)
-        return None if recent is None else FetchData(*recent)
+        return self._local.read_tail(offset, max_bytes, end_offset=end_offset, min_one=min_one_message)
 
     def read_cached(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
