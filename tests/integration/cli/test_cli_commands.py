@@ -519,6 +519,29 @@ def test_following_goes_on_behind_a_restart_of_the_server_until_interrupted(
             assert follower.wait(60) == 130
 
 
+def test_an_interrupt_ends_produce_though_its_input_stays_open(
+    server: ServerProcess, run: Runner, topic: str
+) -> None:
+    run("topic", "create", topic)
+    terminal, stdin = pty.openpty()
+    with subprocess.Popen([*PROGRAM, "produce", topic], stdin=stdin, stderr=subprocess.PIPE) as producing:
+        try:
+            os.write(terminal, b"typed\n")
+            with process("consume", topic, "--follow") as (follower, output, _):
+                assert output.readline() == b"typed\n"
+                follower.send_signal(signal.SIGINT)
+                assert follower.wait(60) == 130
+            producing.send_signal(signal.SIGINT)
+            assert producing.wait(60) == 130
+            assert producing.stderr is not None
+            assert producing.stderr.read() == b""
+        finally:
+            # Also where it still waits for a line.
+            producing.kill()
+            os.close(stdin)
+            os.close(terminal)
+
+
 def test_a_topic_is_deleted_only_after_a_yes(server: ServerProcess, run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     for answer, code in ((b"n", 1), (b"y", 0)):

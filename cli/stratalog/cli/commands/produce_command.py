@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from typing import BinaryIO
 
 import click
@@ -14,6 +14,7 @@ import click
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.connection import with_client
+from stratalog.cli.input_chunks import input_chunk
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, require_unicode, server_option
 from stratalog.cli.output import counted, print_json
@@ -27,7 +28,6 @@ from stratalog.record.native.record_accumulator import Delivery
 INTERRUPTED_S = 2.0
 """After Ctrl-C, records that were read have so much time to be stored."""
 
-CHUNK_BYTES = 1 << 18
 Headers = tuple[tuple[str, bytes], ...]
 
 
@@ -214,9 +214,8 @@ async def _records(
     """Line numbers and records as they arrive: what a pipe or a terminal has at hand is sent without waiting
     for more. A bad line is raised when it is its turn.
     """
-    assert isinstance(file, BufferedReader | BytesIO)
     number, rest = 0, b""
-    while chunk := await asyncio.to_thread(file.read1, CHUNK_BYTES):
+    while chunk := await input_chunk(file):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             number += 1
