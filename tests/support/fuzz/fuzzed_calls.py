@@ -51,7 +51,7 @@ _WITHOUT_DETAILS = frozenset(
     }
 )
 """The refusals of the transport."""
-_WROTE_TOO_LATE = "Internal error from Core"
+WROTE_TOO_LATE = "Internal error from Core"
 """The client's own end of a stream that the server had ended before a message was written. The status of the
 server is lost then; its counts have it."""
 _NEVER = frozenset(
@@ -181,7 +181,7 @@ class Fuzz:
         if status is not None:
             return _fault_of(status)
         is_foreign = one.method.containing_service in _FOREIGN
-        if error.details() == _WROTE_TOO_LATE:
+        if error.details() == WROTE_TOO_LATE:
             return ""
         if error.code() in _WITHOUT_DETAILS or (is_foreign and error.code() is grpc.StatusCode.NOT_FOUND):
             return ""

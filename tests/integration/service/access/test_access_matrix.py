@@ -32,6 +32,7 @@ from stratalog.server.rpc.access.call_permissions import CALL_PERMISSIONS, Scope
 from stratalog.server.rpc.admin.operation_convert import REASON_OF_OTHERS
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 from tests.support.access.guarded_site import EVERYTHING, OURS, THEIRS, GuardedSite
+from tests.support.fuzz.fuzzed_calls import WROTE_TOO_LATE
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -88,7 +89,14 @@ def fill(message: Any, topic: str, depth: int = 0) -> None:
 
 
 async def answer(channel: Any, method: MethodDescriptor, request: Any, token: str | None) -> Answer:
-    """The end of a call; for one that goes on its begin."""
+    """The end of a call; for one that goes on its begin. One whose end gRPC's client has lost is repeated."""
+    found = await first_answer(channel, method, request, token)
+    while method.client_streaming and WROTE_TOO_LATE in found.details:
+        found = await first_answer(channel, method, request, token)
+    return found
+
+
+async def first_answer(channel: Any, method: MethodDescriptor, request: Any, token: str | None) -> Answer:
     name = path(method)
     codec: Any = (
         GetMessageClass(method.input_type).SerializeToString,

@@ -23,7 +23,7 @@ from stratalog.client.access.credentials import Credentials
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart, fetch_request
-from stratalog.client.retry import RetryPolicy
+from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
@@ -31,7 +31,7 @@ from stratalog.server.access import quotas
 from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
 from stratalog.v1 import log_pb2
 from tests.support.access.guarded_site import GuardedSite
-from tests.support.service.service_bench import PATIENCE_S, until
+from tests.support.service.service_bench import PATIENCE_S
 
 TOPIC = TopicPartition("ours.t", 0)
 BIG = [Record(0, 0, None, bytes(1_000_000))]
@@ -95,6 +95,14 @@ async def test_an_interrupted_command_does_not_wait_for_a_quota(
 ) -> None:
     monkeypatch.setattr(quotas, "MAX_WAIT_S", 0.01)
     monkeypatch.setattr(produce_command, "INTERRUPTED_S", 0.01)
+    pauses = asyncio.Event()
+    next_pause_s = Patience.next_pause_s
+
+    def told(patience: Patience, *arguments: Any) -> float | None:
+        pauses.set()
+        return next_pause_s(patience, *arguments)
+
+    monkeypatch.setattr(Patience, "next_pause_s", told)
     async with limited(tmp_path, "bytes_in_per_s = 10_000") as site:
 
         async def records() -> AsyncIterator[tuple[int, InputRecord]]:
@@ -108,7 +116,9 @@ async def test_an_interrupted_command_does_not_wait_for_a_quota(
             tally = produce_command._Tally()  # pyright: ignore[reportPrivateUsage]  # the command makes it
             work = produce_command._produce  # pyright: ignore[reportPrivateUsage]  # it ends with its input
             task = asyncio.create_task(work(client.producer(), "ours.t", records(), 0, tally))
-            await until(lambda: counts(site).refused_count > 0)
+            async with asyncio.timeout(PATIENCE_S):
+                await pauses.wait()
+            assert counts(site).refused_count > 0
             task.cancel()
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(LogStoreError) as left:
