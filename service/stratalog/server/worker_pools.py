@@ -33,6 +33,7 @@ from stratalog.cleaner.throttler import Throttler
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.answer_turns import AnswerTurns
+from stratalog.server.change_threads import ChangeThreads
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.request_threads import RequestThreads
@@ -99,6 +100,8 @@ class WorkerPools:
         # Twice as many as may wait for them, because a slow request gets a rival.
         self._requests = make(4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get")
         self._task = make(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
+        self._change = make(settings.admin_thread_count, thread_name_prefix="stratalog-change")
+        self._changes = ChangeThreads(partial(begin, self._change))
         self._long_task = make(settings.admin_thread_count, thread_name_prefix="stratalog-long-admin")
         self._describe = make(DESCRIBING_THREAD_COUNT, thread_name_prefix="stratalog-describe")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
@@ -117,6 +120,7 @@ class WorkerPools:
             ("ahead", self._ahead, cold_count),
             ("requests", self._requests, 4 * cold_count),
             ("admin", self._task, settings.admin_thread_count),
+            ("change", self._change, settings.admin_thread_count),
             ("long admin", self._long_task, settings.admin_thread_count),
             ("describe", self._describe, DESCRIBING_THREAD_COUNT),
         )
@@ -316,6 +320,11 @@ class WorkerPools:
         """Run an administrative call that uses disk and network."""
         return await asyncio.get_running_loop().run_in_executor(self._task, function)
 
+    async def change(self, topic: str, function: Callable[[], _T]) -> _T:
+        """Run a change of this topic, or of the server's configuration if it is empty: it may take minutes.
+        Those of one topic come one after another. Raises StoppingError."""
+        return await self._changes.run(topic, function)
+
     async def long_task(self, function: Callable[[], _T]) -> _T:
         """Run an administrative call that reads much, or waits for an fsync: it may take minutes."""
         return await asyncio.get_running_loop().run_in_executor(self._long_task, function)
@@ -333,7 +342,7 @@ class WorkerPools:
             self._is_closed = True
             pools: list[Executor | TurnThreads] = [*self._appending.values(), *self._validating.values()]
             pools += self._opening.values()
-        pools += (*reading, self._task, self._long_task, self._describe, self._compute)
+        pools += (*reading, self._task, self._change, self._long_task, self._describe, self._compute)
         for pool in pools:
             pool.shutdown(wait=True)
         self.request_threads.close()

@@ -216,8 +216,8 @@ class ServerSettings:
     compaction delays no head refresh."""
 
     admin_thread_count: int = 8
-    """Threads of administrative calls that change something, and as many for those that read much: plans,
-    explanations, segments and slices."""
+    """Threads of administrative calls that are short; as many for changes of topics, which may take minutes;
+    and as many for calls that read much: plans, explanations, segments and slices."""
 
     head_refresh_ms: int = 5_000
     """Period of reading the metadata heads. A replaced owner stops accepting appends this soon."""

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from stratalog.base.errors import TopicAlreadyExistsError
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.server.background.tier_compaction import PlannedCompaction, TierCompaction
+from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.rpc.paging import PageCursor
+from stratalog.server.topics.topic_host import TopicHost
 from tests.support.gate import Gate
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -63,3 +67,68 @@ async def test_long_calls_take_no_thread_of_short_ones(
         assert not any(one.done() for one in plans)
         gate.open()
         await asyncio.gather(*plans)
+
+
+async def test_changes_that_wait_for_their_topic_take_no_thread_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sent a slow creation again and again had all threads: no other topic could be changed,
+    and no producer could begin."""
+    gate = Gate()
+    publish = TopicHost.publish
+
+    def slow(host: TopicHost, entry: TopicEntry, **options: Any) -> HostedTopic:
+        if entry.name == "slow":
+            gate.pass_through()
+        return publish(host, entry, **options)
+
+    monkeypatch.setattr(TopicHost, "publish", slow)
+    async with service_bench(tmp_path, admin_thread_count=2) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("other")
+        gate.close()
+        creations = [asyncio.create_task(admin.create_topic("slow")) for _ in range(4)]
+        try:
+            assert await asyncio.to_thread(gate.is_reached.wait, 30)
+            changes = [
+                asyncio.create_task(admin.alter_configs({"retention.ms": "1"}, "slow")) for _ in range(4)
+            ]
+            async with asyncio.timeout(30):
+                await admin.alter_configs({"retention.ms": "100000"}, "other")
+                await admin.create_topic("new")
+                async with bench.client.producer(idempotent=True) as producer:
+                    await producer.send("other", None, b"x")
+            assert not any(one.done() for one in creations)
+        finally:
+            gate.open()
+        outcomes = await asyncio.gather(*creations, return_exceptions=True)
+        assert [type(one) for one in outcomes[1:]] == 3 * [TopicAlreadyExistsError]
+        await asyncio.gather(*changes)
+
+
+async def test_long_changes_take_no_thread_of_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    publish = TopicHost.publish
+
+    def slow(host: TopicHost, entry: TopicEntry, **options: Any) -> HostedTopic:
+        if entry.name != "t":
+            gate.pass_through()
+        return publish(host, entry, **options)
+
+    monkeypatch.setattr(TopicHost, "publish", slow)
+    async with service_bench(tmp_path, admin_thread_count=2) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        gate.close()
+        creations = [asyncio.create_task(admin.create_topic(f"slow-{number}")) for number in range(4)]
+        try:
+            assert await asyncio.to_thread(gate.is_reached.wait, 30)
+            async with asyncio.timeout(30), bench.client.producer(idempotent=True) as producer:
+                await producer.send("t", None, b"x")
+                assert await admin.delete_records("t", 0, 1) == 1
+            assert not any(one.done() for one in creations)
+        finally:
+            gate.open()
+        await asyncio.gather(*creations)

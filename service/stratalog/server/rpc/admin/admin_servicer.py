@@ -70,7 +70,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             topic = self._topics.create(request.name, request.partition_count, dict(request.config))
             return admin_pb2.CreateTopicResponse(topic=topic_message(topic))
 
-        return await self._pools.task(create)
+        return await self._pools.change(request.name, create)
 
     @guarded
     async def ListTopics(
@@ -92,13 +92,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             topic = self._topics.add_partitions(request.topic, request.topic_id, request.partition_count)
             return admin_pb2.AddPartitionsResponse(topic=topic_message(topic))
 
-        return await self._pools.task(add)
+        return await self._pools.change(request.topic, add)
 
     @guarded
     async def DeleteTopic(
         self, request: admin_pb2.DeleteTopicRequest, context: Context
     ) -> admin_pb2.DeleteTopicResponse:
-        left_over = await self._pools.task(partial(self._topics.delete, request.name, request.topic_id))
+        delete = partial(self._topics.delete, request.name, request.topic_id)
+        left_over = await self._pools.change(request.name, delete)
         return admin_pb2.DeleteTopicResponse(left_over_paths=left_over)
 
     @guarded
@@ -115,7 +116,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         alter = partial(
             self._configs.alter, topic, changes, request.topic_id, validate_only=request.validate_only
         )
-        entries = await self._pools.task(alter)
+        entries = await self._pools.change(topic or "", alter)
         return admin_pb2.AlterConfigsResponse(entries=map(config_entry_message, entries))
 
     @guarded
