@@ -25,7 +25,7 @@ class Begin(Protocol):
 
 
 class ChangeThreads:
-    """Belongs to the event loop."""
+    """Makes changes of topics on threads. Belongs to the event loop."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
