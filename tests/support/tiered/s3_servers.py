@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -124,26 +125,32 @@ class S3Server:
 @contextmanager
 def moto_server() -> Generator[S3Server]:
     """moto's server, in a thread of this process. Contents vanish with it."""
-    # Imported here: it takes a while, and tests of other servers do without.
-    from moto.server import ThreadedMotoServer
+    # Imported here: it takes a while, and tests of other servers do without. No browser asks this server.
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
 
     access_log = logging.getLogger("werkzeug")
     level = access_log.level
     access_log.setLevel(logging.ERROR)
-    thread = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    # The application of S3 alone: `ThreadedMotoServer` looks for the service of each request, and lists a
+    # folder for it, which takes as long as a fifth of a request.
+    served = make_server(HOST, 0, create_backend_app("s3"), threaded=True, request_handler=MotoRequestHandler)
+    thread = Thread(target=served.serve_forever, daemon=True)
     thread.start()
     try:
-        _, port = thread.get_host_and_port()
         server = S3Server(
             name="moto",
-            endpoint_url=f"http://127.0.0.1:{port}",
+            endpoint_url=f"http://{HOST}:{served.port}",
             has_atomic_writes=False,
             checks_credentials=False,
         )
         server.make_bucket()
         yield server
     finally:
-        thread.stop()
+        served.shutdown()
+        thread.join()
+        served.server_close()
         access_log.setLevel(level)
 
 
