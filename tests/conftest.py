@@ -40,6 +40,9 @@ settings.register_profile("dev", _COMMON, max_examples=50)
 settings.register_profile("ci", _COMMON, max_examples=14, derandomize=True, database=None)
 settings.register_profile("simulate", _COMMON, max_examples=2_000)
 _MAX_WORKERS = 8
+_GARBAGE_THRESHOLDS = (10_000, 20, 20)
+"""Python's own are 700, 10 and 10, with which garbage takes a test of many objects a twelfth of its processor
+time, and two thirds of that with these."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 """Its name, "gw0" and so on; None in a process that runs its tests itself, or gives them out."""
@@ -90,6 +93,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*_GARBAGE_THRESHOLDS)
         gc.enable()
 
 
