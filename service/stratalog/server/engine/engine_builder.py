@@ -288,7 +288,8 @@ class StorageEngineBuilder:
         if identity is None:
             raise DataDirectoryError(
                 "this log directory belongs to another object store, and this one is empty; use that store,"
-                " or another directory",
+                " or another directory; if the bucket was emptied, put its objects back, or save the local"
+                " records: `docs/store_repairs.md` says how",
                 path=self._data_dir,
                 store_id=bound_id,
                 wanted_store=self._store.url,
