@@ -127,7 +127,10 @@ def moto_server() -> Generator[S3Server]:
     """moto's server, in a thread of this process. Contents vanish with it."""
     # Imported here: it takes a while, and tests of other servers do without. No browser asks this server.
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
-    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import (  # pyright: ignore[reportMissingTypeStubs]  # moto has none
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from werkzeug.serving import make_server
 
     access_log = logging.getLogger("werkzeug")

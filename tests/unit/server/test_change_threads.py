@@ -95,7 +95,7 @@ async def test_a_caller_that_leaves_as_its_turn_comes_passes_it_on() -> None:
     await run_ready_tasks()
     assert begun.names == ["a1", "a3"]
     await begun.end(1)
-    assert await asyncio.gather(first, third) == ["a1", "a3"]
+    assert [await first, await third] == ["a1", "a3"]
 
 
 async def test_closed_threads_refuse_each_change_that_waits() -> None:
