@@ -402,7 +402,8 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
 
     Uploads every partition that is online, of the shards that the server owns. If one of these topics has a
     partition that is offline, or in a shard that another server owns, standard error names the partition or
-    the shard, and the exit code is 1. Ctrl-C leaves the operation running.
+    the shard, and the exit code is 1. --delete-local leaves the segments of a shard where the bucket is gone,
+    or a head is lost or damaged, with exit code 1. Ctrl-C leaves the operation running.
 
     \b
     Examples:

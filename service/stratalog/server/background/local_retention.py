@@ -75,8 +75,8 @@ class LocalRetention:
         see `ConfirmedTopics`: while the store is away that is the one that was followed last, and the outcome
         says why the catalog could not be read. Then, and where the shard takes no commits, segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
-        the log start moves first. Where the bucket is gone, or the head of the shard is lost or damaged,
-        local copies of what was uploaded stay: they may be the last ones.
+        the log start moves first. Where the bucket is gone, or the head of the shard or of the
+        catalog is lost or damaged, local copies of what was uploaded stay: they may be the last ones.
 
         Local segments of a compacted topic go, too, once the object store has compacted all of their records,
         so that readers see the compacted copy (`LogConfig.drops_compacted`): by the metadata that this server

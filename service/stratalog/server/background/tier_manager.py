@@ -11,6 +11,7 @@ the grace, objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ from stratalog.base.errors import (
     NotOwnerError,
     PreconditionFailedError,
     StoppingError,
+    StoreCorruptError,
+    StoreError,
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicPartition
@@ -177,9 +180,19 @@ class TierManager:
     def _delete_local(
         self, partitions: Collection[HostedPartition], failures: list[LogStoreError], tracker: UploadTracker
     ) -> int:
-        """Delete the local segments that the store has, and return their number. Notes the failures. Raises
+        """Delete the local segments that the store has, and return their number. Those of a shard stay where
+        the store may have lost them, by looks at its head and at the catalog now. Notes the failures. Raises
         StoppingError."""
         counts: list[int] = []
+        # A store that does not answer has lost nothing.
+        with suppress(StoreError):
+            self._topics.follow_catalog()
+        for shard in {one.shard for one in partitions}:
+            with suppress(StoreError):
+                shard.refresh()
+            if shard.contact.may_have_lost_data:
+                failures.append(_last_copies(shard))
+        partitions = [one for one in partitions if not one.shard.contact.may_have_lost_data]
 
         def delete(log: UnifiedLog) -> None:
             counts.append(log.retention.delete_local_segments(ignore_retention=True))
@@ -552,6 +565,16 @@ def _retained_in(
         for partition in topic.partitions
         if partition.shard is tier.shard and partition.offline() is None
     ]
+
+
+def _last_copies(shard: HostedShard) -> StoreError:
+    reason = shard.contact.failure
+    return StoreCorruptError(
+        "local segments stay, because the store may have lost their records: the bucket is gone, or a head is"
+        " lost or damaged; mend the store first",
+        shard=shard.metadata.shard,
+        reason="the catalog cannot be read" if reason is None else reason.message,
+    )
 
 
 def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:

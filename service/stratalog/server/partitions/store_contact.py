@@ -56,6 +56,8 @@ class StoreContact:
         self._last_answer_ms = clock.now_ms()
         self._failure: StoreError | None = None
         self._may_have_lost_data = False
+        self._catalog_answer_s = self._last_answer_s
+        self._may_have_lost_catalog = False
         self._is_silence_logged = False
         self._wrong_clock_since_s: float | None = None
         faults.silence.watch(metadata.shard, lambda: self.is_too_silent)
@@ -80,8 +82,9 @@ class StoreContact:
     @property
     def may_have_lost_data(self) -> bool:
         """Whether the store has said since its last answer that the bucket is gone, or that the head is lost
-        or damaged: local copies may be the last ones."""
-        return self._may_have_lost_data
+        or damaged, the shard's or the catalog's: local copies may be the last ones. Who empties a bucket by
+        mistake deletes by name: the catalog first, then the objects, and the shards' heads last."""
+        return self._may_have_lost_data or self._may_have_lost_catalog
 
     @property
     def is_too_silent(self) -> bool:
@@ -112,6 +115,16 @@ class StoreContact:
         if asked_s >= self._last_answer_s:
             self._failure = failure
             self._may_have_lost_data |= StoreTrouble.of(failure).may_have_lost_data
+
+    def note_catalog(self, asked_s: float, failure: StoreError | None) -> None:
+        """Note the end of a look at the catalog which began then, unless a later one was answered."""
+        if asked_s < self._catalog_answer_s:
+            return
+        if failure is None:
+            self._catalog_answer_s = asked_s
+            self._may_have_lost_catalog = False
+        else:
+            self._may_have_lost_catalog |= StoreTrouble.of(failure).may_have_lost_data
 
     def ensure_heard(self) -> None:
         """Check that the head was read recently. Raises StoreUnavailableError (retriable) if the last answer

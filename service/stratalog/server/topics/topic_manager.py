@@ -33,6 +33,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     InvalidConfigError,
     LogStoreError,
+    StoreError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
 )
@@ -228,10 +229,22 @@ class TopicManager:
         another thread changes is left out, so that looks at the heads never wait; call it again later. The
         result has only topics whose logs have the configuration that was read.
         """
-        self._catalog.refresh()
+        self._look_at_catalog()
         self._runtime.follow()
         self._follow(must_wait=lambda _: False)
         return self.followed_last()
+
+    def _look_at_catalog(self) -> None:
+        """Read the catalog, and tell the shards whether it could be read. Raises StoreError."""
+        asked_s = self._clock.monotonic_s()
+        try:
+            self._catalog.refresh()
+        except StoreError as error:
+            for shard in self._shards:
+                shard.contact.note_catalog(asked_s, error)
+            raise
+        for shard in self._shards:
+            shard.contact.note_catalog(asked_s, None)
 
     def learn(self) -> None:
         """Read the catalog, and make the hosted topics follow it. A topic that another server has created is
