@@ -14,8 +14,9 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.restore.restore_note import RESTORE_NOTE_KEY, RestoreNote
 from stratalog.remote.restore.store_cut import StoreCutter, Until
-from stratalog.remote.restore.store_restore import StoreRestore
+from stratalog.remote.restore.store_restore import IS_STORE, StoreRestore
 from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.store_faults import Fault, FaultsAt, Operation
@@ -139,6 +140,17 @@ def test_a_target_with_other_files_is_refused() -> None:
     write(world, target, Until(seq=3, shard=0))
     with pytest.raises(PreconditionFailedError):
         write(world, target)
+
+
+def test_a_finished_target_that_a_server_has_used_is_refused_as_a_store() -> None:
+    """The operator repeats the command with its --until, when the new server is at work already."""
+    world = filled()
+    target = MemoryObjectStore(world.clock)
+    write(world, target)
+    target.put(f"{StoreLayout(0).prefix}history/of-its-server", b"x")
+    with pytest.raises(PreconditionFailedError) as refused:
+        write(world, target)
+    assert refused.value.message.startswith(IS_STORE)
 
 
 def test_a_lost_head_is_rebuilt_first() -> None:

@@ -326,7 +326,9 @@ class StoreRestore:
         )
         known = (*metadata, IDENTITY_KEY)
         foreign = [key for key in there if key not in planned and not key.startswith(known)]
-        if IDENTITY_KEY in there and StoreIdentity.open(target).store_id != store_id:
+        is_store = IDENTITY_KEY in there
+        # A server that has begun there has made files of its own.
+        if is_store and (foreign or StoreIdentity.open(target).store_id != store_id):
             raise PreconditionFailedError(
                 f"{IS_STORE}: if an earlier attempt has finished it, start a server there; else choose an"
                 " empty target",
