@@ -86,6 +86,34 @@ def test_a_lost_object_is_refused_and_its_offsets_become_a_gap_if_that_is_accept
     )
 
 
+@pytest.mark.parametrize("kept_bytes", [0, None], ids=["empty", "flipped"])
+def test_an_object_whose_directory_is_damaged_counts_as_gone(kept_bytes: int | None) -> None:
+    """The directories of what came since the last fold are needed for the plan."""
+    world = filled()
+    lost = world.tiered.partition(world.tips[2]).slices[-1]
+    ref = world.tiered.metadata.state().objects[lost.object_name].ref
+    key = world.tiered.layout.data_key(lost.object_name)
+    before, sound = world.readable(), world.bucket.get(key).data
+    damaged = bytearray(sound)
+    damaged[ref.directory_position + 4] ^= 1
+    world.bucket.put(key, bytes(damaged[:kept_bytes]))
+    plan = restore_of(world).plan()
+    assert plan.gone == (lost.object_name,)
+    [problem] = plan.problems
+    assert problem.startswith(f"{key} counts as gone, because its directory is damaged")
+    target = MemoryObjectStore(world.clock)
+    with pytest.raises(PreconditionFailedError):
+        write(world, target)
+    write(world, target, accepts_loss=True)
+    restored = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
+    assert restored.metadata.state().objects.keys() == world.tiered.metadata.state().objects.keys() - {
+        lost.object_name
+    }
+    world.bucket.put(key, sound)
+    assert restore_of(world).plan().problems == ()
+    assert world.readable() == before
+
+
 @pytest.mark.parametrize("is_folded", [True, False])
 def test_a_topic_that_was_deleted_and_collected_is_named_with_what_is_gone(is_folded: bool) -> None:
     """If its uploads are in a checkpoint of the time, the plan has their offsets. Otherwise nothing has."""

@@ -7,7 +7,6 @@ newest commit by then. A commit of one log stands for its time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -79,7 +78,8 @@ class StoreCut(NamedTuple):
     lost: tuple[LostOffsets, ...]
     """Offsets that were live then and whose objects are gone; gaps stand for them in the states."""
     gone: tuple[str, ...]
-    """Objects that are gone and were live then; nothing else tells of their slices."""
+    """Objects that are gone, or whose directories are damaged, and that were live then; nothing else tells of
+    their slices."""
     incomplete_shards: frozenset[int]
     """The shards of these objects."""
     next_producer_id: int
@@ -95,12 +95,11 @@ class StoreCutter:
         self, store: ObjectStore, identity: StoreIdentity, copies: ObjectStore | None = None
     ) -> None:
         """`copies` has objects that an earlier attempt to restore the store has copied."""
-        stores = (store,) if copies is None else (store, copies)
+        self._stores = (store,) if copies is None else (store, copies)
+        self._damaged: dict[str, str] | None = None
+        """Texts about the objects whose directories are damaged; None where that is an error."""
         self._catalog = StoredLog(store, StoreLayout(None), CatalogMachine())
-        self._loads = [
-            partial(_read_first_directory, stores, StoreLayout(shard))
-            for shard in range(identity.shard_count)
-        ]
+        self._loads = [partial(self._directory, StoreLayout(shard)) for shard in range(identity.shard_count)]
         self._shards = [
             StoredLog(store, StoreLayout(shard), ShardMachine(load)) for shard, load in enumerate(self._loads)
         ]
@@ -149,17 +148,21 @@ class StoreCutter:
         """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
         there any more, StoreCorruptError if a head is lost, ObjectArchivedError with all files that the store
         has archived if one of them is needed for the plan, StoreError.
+
+        An object whose directory is damaged counts as gone where only the directory tells of its slices.
         """
+        self._damaged = {}
         try:
-            return self._cut(until)
+            return self._cut(until, self._damaged)
         except ObjectArchivedError as error:
             raise self._all_archived(error) from error
 
-    def _cut(self, until: Until) -> StoreCut:
+    def _cut(self, until: Until, damaged: dict[str, str]) -> StoreCut:
         moment = self.moment(until)
         logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
         replayed = [self.shard(moment, shard) for shard in range(len(self._shards))]
         newest = self._catalog.state_at(moment.catalog_head, moment.catalog_head.seq)
+        gone = {name for one in replayed for name in one.gone}
         return StoreCut(
             catalog=self.catalog(moment),
             shards=tuple(one.state for one in replayed),
@@ -167,8 +170,32 @@ class StoreCutter:
             gone=tuple(name for one in replayed for name in one.gone),
             incomplete_shards=frozenset(shard for shard, one in enumerate(replayed) if one.gone),
             next_producer_id=newest.next_producer_id,
-            problems=tuple(problem for log in logs for problem in log.problems),
+            problems=(
+                *(problem for log in logs for problem in log.problems),
+                *(text for name, text in sorted(damaged.items()) if name in gone),
+            ),
         )
+
+    def _directory(self, layout: StoreLayout, ref: ObjectRef) -> Sequence[SliceEntry]:
+        """The directory of an object from the first store that has it. Raises as `read_directory`; for a cut
+        also ObjectNotFoundError if it is damaged."""
+        failure: ObjectNotFoundError | StoreCorruptError | None = None
+        for store in self._stores:
+            try:
+                return read_directory(store, layout, ref)
+            except ObjectNotFoundError as error:
+                failure = failure or error
+            except StoreCorruptError as error:
+                failure = error
+        assert failure is not None, "there is a store"
+        if self._damaged is None or isinstance(failure, ObjectNotFoundError):
+            raise failure
+        key = layout.data_key(ref.name)
+        self._damaged[ref.name] = (
+            f"{key} counts as gone, because its directory is damaged, and no checkpoint has its slices yet;"
+            f" if there is a copy of it, put that back first: {failure}"
+        )
+        raise ObjectNotFoundError("the directory of an object is damaged; restore it from a copy", key=key)
 
     def _all_archived(self, error: ObjectArchivedError) -> ObjectArchivedError:
         """The error with all archived files that listings show: a restore from the archive takes hours."""
@@ -191,16 +218,6 @@ def _head_of(log: StoredLog[Any]) -> Head:
             "a head is lost; rebuild it first, with `stratalog tier rebuild-head`", key=log.layout.head_key
         )
     return head
-
-
-def _read_first_directory(
-    stores: Sequence[ObjectStore], layout: StoreLayout, ref: ObjectRef
-) -> Sequence[SliceEntry]:
-    """The directory of an object from the first store that has it. Raises as `read_directory`."""
-    for store in stores[:-1]:
-        with suppress(ObjectNotFoundError):
-            return read_directory(store, layout, ref)
-    return read_directory(stores[-1], layout, ref)
 
 
 def _shard_at(log: StoredLog[ShardState], load: LoadDirectory, head: Head, seq: int) -> Replayed:
