@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.errors import StoreAccessDeniedError, UnknownTopicOrPartitionError
 from stratalog.cli.output import utc_time
 from stratalog.client import values
 from stratalog.compaction.compactor import Compactor
@@ -29,6 +29,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 from tests.support.tiered.shard_states import partitions_in
+from tests.support.tiered.stores.away_store import AwayStore
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 HOUR_MS = 3_600_000
@@ -192,6 +193,31 @@ async def test_a_long_compaction_of_a_shard_is_neither_a_failure_nor_a_success(
         monkeypatch.setattr(pass_rounds, "PATIENCE_S", PATIENCE_S)
         outcome = await asyncio.to_thread(compact)
         assert (dict(outcome.failed_shards), outcome.is_postponed) == ({}, False)
+
+
+async def test_a_compaction_of_a_read_only_store_is_not_logged_while_it_rests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    store = AwayStore(MemoryObjectStore(clock))
+    store.refuses = lambda operation: operation.verb == "PUT"
+    async with service_bench(tmp_path, store=store, clock=clock) as bench:
+        await bench.client.admin.create_topic("a", 1, COMPACTED)
+        await fill(bench, "a")
+        engine = bench.server.engine
+        compact = engine.passes.task("compaction", engine.tier.compaction.compact_pass)
+        store.refusal = StoreAccessDeniedError("the bucket is read-only", status=403)
+        for _ in range(10):
+            await asyncio.to_thread(compact)
+            clock.advance(10_000)
+        status = engine.passes.status("compaction")
+        assert status.consecutive_failure_count == 10
+        lines = [one for one in caplog.messages if one.startswith("compaction failed, and is tried again")]
+        assert len(lines) == 1
+        store.refusal = None
+        clock.advance(HOUR_MS)
+        await asyncio.to_thread(compact)
+        assert engine.passes.status("compaction").consecutive_failure_count == 0
 
 
 def values_of(metrics: ServerMetrics) -> dict[str, float]:

@@ -49,6 +49,9 @@ class CompactionReport:
     failed_attempts: int = 0
     """How many jobs over the same inputs have failed in a row, with this one. 0 if it was committed, or
     given up because the metadata had moved."""
+    is_resting: bool = False
+    """Whether the job was not tried, because former ones over its inputs have failed; `refused` says until
+    when."""
     is_planned_again: bool = False
     """Whether a job without room, or without time, was refused, and the same run has planned smaller ones in
     its place. They have reports of their own; what they do not reach is due in the next run, as always."""
@@ -74,6 +77,7 @@ class CompactionReport:
             refused=f"{attempts} jobs with one of its objects have failed in a row; it is tried again in"
             f" {-(-wait_ms // 1000)} s, or at once if the topic is named",
             failed_attempts=attempts,
+            is_resting=True,
         )
 
     @staticmethod

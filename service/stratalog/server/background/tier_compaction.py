@@ -39,6 +39,9 @@ NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compa
 REFUSED_CONFIG = "this version refuses its configuration"
 NO_SLICES = "no records in the object store; `stratalog tier upload` uploads them now"
 
+RESTS = "jobs have failed in a row; they are tried again after a pause, or at once if the topic is named"
+"""The failure of jobs that rest where the last turn has none, because their failures were on request."""
+
 
 class IdleTopic(NamedTuple):
     """A topic without a job, and why it has none."""
@@ -180,13 +183,22 @@ class TierCompaction:
         most = max((tier.compactor.settings.max_shards for tier in self._tiers), default=1)
         done = self._rounds.run("compaction", works, most, math.inf)
         ended = {number: reports for number, reports in done.results.items() if reports is not None}
-        self._failures |= {number: compaction_outcome(one, ()).failures for number, one in ended.items()}
+        self._failures |= {number: self._lasting(number, one) for number, one in ended.items()}
         reports = [report for one in ended.values() for report in one]
         return compaction_outcome(reports, [tier.shard for tier in owned.values()])._replace(
             failures=tuple(text for number in owned for text in self._failures.get(number, ())),
             failed_shards=done.failures,
             is_postponed=bool(owned) and not ended and not done.failures,
         )
+
+    def _lasting(self, number: int, reports: Sequence[CompactionReport]) -> tuple[str, ...]:
+        """The failures of a shard's turn. Where jobs rest, and no other one has failed, they are those of its
+        last turn: what a resting job says changes with every second, and would be a line in the log each
+        time."""
+        tried = compaction_outcome([one for one in reports if not one.is_resting], ()).failures
+        if tried or not any(one.is_resting for one in reports):
+            return tried
+        return self._failures.get(number) or (RESTS,)
 
     def _run_due(
         self, tier: ShardTier, left_alone: Mapping[TopicIdPartition, str]
