@@ -235,6 +235,30 @@ async def test_a_store_that_takes_no_commits_leaves_as_much_on_the_disk_as_an_ou
         assert shown == [*range(bench.partition().log_start_offset, 84)]
 
 
+async def test_a_store_that_takes_objects_and_no_commits_gets_few_orphans() -> None:
+    """A policy that refuses the heads: each pass sent an object that no commit refers to."""
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"remote.copy.max.age.ms": "1"})
+        await load(bench, world.clock, 12)
+        turn = bench.server.engine.tier.manager.upload_pass
+        world.store.refusal = EXPIRED
+        world.store.refuses = lambda one: _is_put(one) and one.key.endswith("/head")
+        for _ in range(360):
+            world.clock.advance(5000)
+            with suppress(StoreAccessDeniedError):
+                turn()
+        orphans = [info.key for info in world.store.list("shards/0000/data/")]
+        assert 2 < len(orphans) < 13, "half an hour"
+        world.store.refusal = None
+        await bench.client.admin.upload(["t"])
+        assert committed(bench).tiered_end_offset == 12, "who asks for it waits for nothing"
+        await load(bench, world.clock, 12)
+        world.clock.advance(5000)
+        turn()
+        assert committed(bench).tiered_end_offset > 12, "a success ends the wait"
+
+
 async def test_commits_that_were_refused_by_a_store_that_takes_them_again_leave_it_the_decision() -> None:
     world = World()
     async with world.serving() as bench:

@@ -93,6 +93,9 @@ _LOOK_S = 0.5
 """Time between two looks for memory that uploads of other shards have on a full disk."""
 SETTLE_TRY_COUNT = 4
 """Looks at the head after a commit of unknown outcome, before its partitions wait for the next pass."""
+COMMIT_RETRY_S = 5.0
+"""A quarter of the time that passes wait after the second commit in a row that failed; it doubles with each."""
+MAX_COMMIT_RETRY_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,6 +142,9 @@ class Uploader:
         self._lock = threading.Lock()
         self._is_settled = True
         self._store_failure: StoreError | None = None
+        self._commit_failure_count = 0
+        """Commits that failed one after the other, each behind an object that the store took."""
+        self._retry_at_s = 0.0
         """The error of the last pass if the store has failed it, and nothing was committed since."""
         self._uploading: list[UnifiedLog] = []
         """Logs with uploads of which a commit may come."""
@@ -196,6 +202,7 @@ class Uploader:
                 undo.callback(self._keep_producers, one)
                 try:
                     self._settle()
+                    self._require_patience(one)
                     self._begin(candidates, one, idle_logs)
                     self._run(one)
                 except StoreError as failure:
@@ -263,6 +270,21 @@ class Uploader:
             self._metadata.refresh()
             self._is_settled = True
             self._end_in_logs()
+
+    def _require_patience(self, one: UploadPass) -> None:
+        """Raise the failure of the last commit while the next pass that nobody waits for is not due. A store
+        that takes objects and no commits, because of a policy for the head, would get an orphan from each."""
+        if self._store_failure is None or one.is_urgent:
+            return
+        if self._clock.monotonic_s() < self._retry_at_s:
+            raise self._store_failure
+
+    def _note_refused_commit(self) -> None:
+        self._commit_failure_count += 1
+        delay_s = min(COMMIT_RETRY_S * 2**self._commit_failure_count, MAX_COMMIT_RETRY_S)
+        # The first one may be a moment's trouble.
+        delay_s = delay_s if self._commit_failure_count > 1 else 0.0
+        self._retry_at_s = self._clock.monotonic_s() + delay_s
 
     def _settle_soon(self, one: UploadPass) -> None:
         """Find out now what became of the last commit, by a few tries, so that its partitions do not wait for
@@ -547,8 +569,12 @@ class Uploader:
         self._budget.take_request(self._metadata.shard, one.stop.check)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
-        outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)
-        self._is_settled, self._store_failure = True, None
+        try:
+            outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)
+        except StoreError:
+            self._note_refused_commit()
+            raise
+        self._is_settled, self._store_failure, self._commit_failure_count = True, None, 0
         state, report = self._metadata.state(), one.report
         refused = {(name, tip): reason for name, tip, reason in outcome.refused}
         answers: list[tuple[UploadCandidate, str | None]] = []
