@@ -94,7 +94,7 @@ _LOOK_S = 0.5
 SETTLE_TRY_COUNT = 4
 """Looks at the head after a commit of unknown outcome, before its partitions wait for the next pass."""
 COMMIT_RETRY_S = 5.0
-"""A quarter of the time that passes wait after the second commit in a row that failed; it doubles with each."""
+"""A quarter of the wait of passes after the second commit in a row that failed; it doubles with each."""
 MAX_COMMIT_RETRY_S = 300.0
 
 
@@ -142,10 +142,11 @@ class Uploader:
         self._lock = threading.Lock()
         self._is_settled = True
         self._store_failure: StoreError | None = None
+        """The error of the last pass if the store has failed it, and nothing was committed since."""
         self._commit_failure_count = 0
         """Commits that failed one after the other, each behind an object that the store took."""
         self._retry_at_s = 0.0
-        """The error of the last pass if the store has failed it, and nothing was committed since."""
+        """The monotonic time before which no pass is made that nobody waits for."""
         self._uploading: list[UnifiedLog] = []
         """Logs with uploads of which a commit may come."""
         self._taken: set[TopicIdPartition] = set()
@@ -569,8 +570,9 @@ class Uploader:
         self._budget.take_request(self._metadata.shard, one.stop.check)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
+        additions = [(finished.ref, finished.entries) for finished in objects]
         try:
-            outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)
+            outcome = self._metadata.add(additions, one.epoch)
         except StoreError:
             self._note_refused_commit()
             raise
