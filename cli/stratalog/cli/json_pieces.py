@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 
 _PIECE_CHARS = 1 << 20
 _PIECE_COUNT = 4096

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.cli import json_pieces as module
 from stratalog.cli.json_pieces import json_pieces
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 
 TEXTS = st.text(max_size=12) | st.sampled_from(["\x00" * 9, 'a"b\\c' * 4, "ü€😀" * 4])
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(

@@ -14,7 +14,7 @@ from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.options import isolation_option, json_option, server_option
 from stratalog.cli.positions import POSITION_HELP, parse_position
-from stratalog.cli.record_json import line_of, record_fields
+from stratalog.cli.records.record_json import line_of, record_fields
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.position import Position

@@ -14,11 +14,11 @@ import click
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.connection import with_client
-from stratalog.cli.input_chunks import input_chunk
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.options import json_option, require_unicode, server_option
 from stratalog.cli.output import counted, print_json
-from stratalog.cli.record_json import InputRecord, parse_line
+from stratalog.cli.records.input_chunks import input_chunk
+from stratalog.cli.records.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
 from stratalog.client.errors import BufferFullError, ServerUnavailableError
 from stratalog.client.producer import Producer

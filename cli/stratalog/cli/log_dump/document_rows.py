@@ -15,7 +15,7 @@ import zstandard
 from stratalog.base.errors import StoreError
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, Row
 from stratalog.cli.log_dump.partial_json import read_partial_lines, read_partial_object
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 from stratalog.remote.json_document import MAX_TEXT_BYTES, JsonFields, decode_document
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.checkpoint_page import PAGE_FORMAT, check_page

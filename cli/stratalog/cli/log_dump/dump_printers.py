@@ -15,7 +15,7 @@ import click
 from stratalog.cli.json_pieces import is_long, json_pieces
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, Row
 from stratalog.cli.output import Cell, print_pieces, utc_time
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 
 _PAGE_ROW_COUNT = 200
 _PAGE_CHARS = 1 << 20

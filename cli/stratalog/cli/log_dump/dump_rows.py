@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratalog.cli.log_dump.dumped_file import DumpedFile
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 
 
 class Row(NamedTuple):

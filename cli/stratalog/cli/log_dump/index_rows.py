@@ -17,7 +17,7 @@ from stratalog.base.filesystem import AppendFile
 from stratalog.cli.log_dump.dump_rows import Codec, CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.dumped_file import DumpedFile
 from stratalog.cli.log_dump.index_comparison import SegmentComparison
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 from stratalog.segment.indexes import offset_index, time_index, transaction_index
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex

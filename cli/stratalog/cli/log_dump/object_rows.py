@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, Row
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 from stratalog.remote.objects.directory_codec import decode_directory
 from stratalog.remote.objects.object_directory import parse_directory
 from stratalog.remote.objects.object_format import (

@@ -6,7 +6,7 @@ import json
 import re
 from typing import NamedTuple, cast
 
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()

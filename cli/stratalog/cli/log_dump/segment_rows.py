@@ -13,7 +13,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.dumped_file import DumpedFile
-from stratalog.cli.record_json import JsonValue, record_fields
+from stratalog.cli.records.record_json import JsonValue, record_fields
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, parse_broker_checkpoint
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.read.batch_inspection import (

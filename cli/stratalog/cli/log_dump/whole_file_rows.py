@@ -13,7 +13,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.log_dump.dump_rows import Codec, CorruptPlace, DumpItem, DumpOptions, Row
 from stratalog.cli.log_dump.dumped_file import DumpedFile
-from stratalog.cli.record_json import JsonValue
+from stratalog.cli.records.record_json import JsonValue
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot

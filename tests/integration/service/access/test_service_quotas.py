@@ -18,7 +18,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli import connection
 from stratalog.cli.commands import produce_command
 from stratalog.cli.main import stratalog
-from stratalog.cli.record_json import InputRecord
+from stratalog.cli.records.record_json import InputRecord
 from stratalog.client.access.credentials import Credentials
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel

@@ -146,7 +146,7 @@ class Uploader:
         self._commit_failure_count = 0
         """Commits that failed one after the other, each behind an object that the store took."""
         self._retry_at_s = 0.0
-        """The monotonic time before which no pass is made that nobody waits for."""
+        """The monotonic time at which the next pass by itself is due."""
         self._uploading: list[UnifiedLog] = []
         """Logs with uploads of which a commit may come."""
         self._taken: set[TopicIdPartition] = set()
@@ -273,8 +273,8 @@ class Uploader:
             self._end_in_logs()
 
     def _require_patience(self, one: UploadPass) -> None:
-        """Raise the failure of the last commit while the next pass that nobody waits for is not due. A store
-        that takes objects and no commits, because of a policy for the head, would get an orphan from each."""
+        """Raise the failure of the last commit while the next pass by itself is not due. A store that takes
+        objects and no commits, because of a policy for the head, would get an orphan from each."""
         if self._store_failure is None or one.is_urgent:
             return
         if self._clock.monotonic_s() < self._retry_at_s:

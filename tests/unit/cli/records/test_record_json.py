@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.cli.record_json import bytes_from_json, bytes_to_json, line_of, parse_line
+from stratalog.cli.records.record_json import bytes_from_json, bytes_to_json, line_of, parse_line
 from stratalog.record.record import Record
 
 MAX_INT64 = (1 << 63) - 1
