@@ -134,7 +134,7 @@ BROKEN: dict[str, Broken] = {
     "object is acknowledged after the commit": Broken(acknowledging_before_the_commit),
     "disk is acknowledged after the fsync": Broken(acknowledging_before_the_fsync, first_seed=1),
     "an upload is of the owner": Broken(without_epochs, first_seed=1),
-    "a head is replaced as it was read": Broken(without_if_match, is_stormy=True, first_seed=1),
+    "a head is replaced as it was read": Broken(without_if_match, is_stormy=True, first_seed=3),
     "a log of a former owner is set aside": Broken(trusting_every_local_log, first_seed=1),
     "what inline commits bring stays": Broken(deleting_what_inline_commits_bring, first_seed=56),
     "producers are restored": Broken(forgetting_producers),
