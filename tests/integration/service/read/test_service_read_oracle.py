@@ -169,7 +169,7 @@ async def check_one(bench: ServiceBench, log: RandomLog, seen: set[str]) -> None
     seen.add("several" if len(read.sizes) > 1 else "one")
 
 
-@pytest.mark.parametrize("first_seed", range(0, 40 if IS_WHOLE else 20, 10))
+@pytest.mark.parametrize("first_seed", range(0, 40 if IS_WHOLE else 10, 10))
 async def test_plain_records_are_those_of_fetch(
     bench: ServiceBench, first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
