@@ -200,7 +200,7 @@ async def test_a_killed_owner_loses_and_repeats_no_record_at_object_durability(
     tmp_path: Path, seed: int
 ) -> None:
     random = Random(seed)
-    turn_count = 150
+    turn_count = 70
     kill_turns = random.sample(range(20, turn_count - 20), 2)
     store_url = f"file://{tmp_path}/store"
     first = ServerProcess(
