@@ -93,8 +93,8 @@ _LOOK_S = 0.5
 """Time between two looks for memory that uploads of other shards have on a full disk."""
 SETTLE_TRY_COUNT = 4
 """Looks at the head after a commit of unknown outcome, before its partitions wait for the next pass."""
-COMMIT_RETRY_S = 5.0
-"""A quarter of the wait of passes after the second commit in a row that failed; it doubles with each."""
+FIRST_COMMIT_RETRY_S = 20.0
+"""The wait of passes after the second commit in a row that failed; it doubles with each."""
 MAX_COMMIT_RETRY_S = 300.0
 
 
@@ -143,8 +143,8 @@ class Uploader:
         self._is_settled = True
         self._store_failure: StoreError | None = None
         """The error of the last pass if the store has failed it, and nothing was committed since."""
-        self._commit_failure_count = 0
-        """Commits that failed one after the other, each behind an object that the store took."""
+        self._retry_delay_s = 0.0
+        """The wait of passes after the next commit that fails; none behind a success."""
         self._retry_at_s = 0.0
         """The monotonic time at which the next pass by itself is due."""
         self._uploading: list[UnifiedLog] = []
@@ -281,11 +281,9 @@ class Uploader:
             raise self._store_failure
 
     def _note_refused_commit(self) -> None:
-        self._commit_failure_count += 1
-        delay_s = min(COMMIT_RETRY_S * 2**self._commit_failure_count, MAX_COMMIT_RETRY_S)
-        # The first one may be a moment's trouble.
-        delay_s = delay_s if self._commit_failure_count > 1 else 0.0
-        self._retry_at_s = self._clock.monotonic_s() + delay_s
+        # Not behind the first one, which may be a moment's trouble.
+        self._retry_at_s = self._clock.monotonic_s() + self._retry_delay_s
+        self._retry_delay_s = min(max(2 * self._retry_delay_s, FIRST_COMMIT_RETRY_S), MAX_COMMIT_RETRY_S)
 
     def _settle_soon(self, one: UploadPass) -> None:
         """Find out now what became of the last commit, by a few tries, so that its partitions do not wait for
@@ -576,7 +574,7 @@ class Uploader:
         except StoreError:
             self._note_refused_commit()
             raise
-        self._is_settled, self._store_failure, self._commit_failure_count = True, None, 0
+        self._is_settled, self._store_failure, self._retry_delay_s = True, None, 0.0
         state, report = self._metadata.state(), one.report
         refused = {(name, tip): reason for name, tip, reason in outcome.refused}
         answers: list[tuple[UploadCandidate, str | None]] = []
