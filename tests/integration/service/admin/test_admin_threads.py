@@ -69,29 +69,35 @@ async def test_long_calls_take_no_thread_of_short_ones(
         await asyncio.gather(*plans)
 
 
+def gated_creations(patch: pytest.MonkeyPatch) -> Gate:
+    """A gate through which topics with names that begin with `slow` are published."""
+    gate = Gate()
+    publish = TopicHost.publish
+
+    def slow(host: TopicHost, entry: TopicEntry, **options: Any) -> HostedTopic:
+        if entry.name.startswith("slow"):
+            gate.pass_through()
+        return publish(host, entry, **options)
+
+    patch.setattr(TopicHost, "publish", slow)
+    return gate
+
+
 async def test_changes_that_wait_for_their_topic_take_no_thread_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sent a slow creation again and again had all threads: no other topic could be changed,
     and no producer could begin."""
-    gate = Gate()
-    publish = TopicHost.publish
-
-    def slow(host: TopicHost, entry: TopicEntry, **options: Any) -> HostedTopic:
-        if entry.name == "slow":
-            gate.pass_through()
-        return publish(host, entry, **options)
-
-    monkeypatch.setattr(TopicHost, "publish", slow)
+    gate = gated_creations(monkeypatch)
     async with service_bench(tmp_path, admin_thread_count=2) as bench:
         admin = bench.client.admin
         await admin.create_topic("other")
         gate.close()
-        creations = [asyncio.create_task(admin.create_topic("slow")) for _ in range(4)]
+        creations = [asyncio.create_task(admin.create_topic("slow-0")) for _ in range(4)]
         try:
             assert await asyncio.to_thread(gate.is_reached.wait, 30)
             changes = [
-                asyncio.create_task(admin.alter_configs({"retention.ms": "1"}, "slow")) for _ in range(4)
+                asyncio.create_task(admin.alter_configs({"retention.ms": "1"}, "slow-0")) for _ in range(4)
             ]
             async with asyncio.timeout(30):
                 await admin.alter_configs({"retention.ms": "100000"}, "other")
@@ -109,15 +115,7 @@ async def test_changes_that_wait_for_their_topic_take_no_thread_of_others(
 async def test_long_changes_take_no_thread_of_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate()
-    publish = TopicHost.publish
-
-    def slow(host: TopicHost, entry: TopicEntry, **options: Any) -> HostedTopic:
-        if entry.name != "t":
-            gate.pass_through()
-        return publish(host, entry, **options)
-
-    monkeypatch.setattr(TopicHost, "publish", slow)
+    gate = gated_creations(monkeypatch)
     async with service_bench(tmp_path, admin_thread_count=2) as bench:
         admin = bench.client.admin
         await admin.create_topic("t")
